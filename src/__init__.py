@@ -1,0 +1,1 @@
+"""Group discrimination on graphs: self-supervised node embeddings, trained in seconds."""

@@ -1,0 +1,88 @@
+"""Propagation over the edges: the normalised adjacency and its products."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch_geometric.utils import add_self_loops, remove_self_loops, to_torch_csr_tensor, to_undirected
+
+from src.ops.sparse import SparseMatrix
+
+
+def normalised_adjacency(edge_index: Tensor, num_nodes: int) -> SparseMatrix:
+    """Return D^-1/2 (A + I) D^-1/2, Kipf & Welling (2017), Eq. 2.
+
+    Args:
+        edge_index: Edges (source, target), int64, shape (2, E). Either direction of an edge stands for both;
+            duplicates count once; every node gets exactly one self-loop, whether or not one is listed.
+        num_nodes: N.
+
+    Returns:
+        Symmetric, float32, shape (N, N). A node without edges keeps its loop, with weight 1.
+
+    Raises:
+        ValueError: If an edge names a node outside [0, N).
+    """
+    check_edges(edge_index, num_nodes)
+    edges = to_undirected(remove_self_loops(edge_index)[0], num_nodes=num_nodes)
+    edges, _ = add_self_loops(edges, num_nodes=num_nodes)
+    return normalise(SparseMatrix(to_torch_csr_tensor(edges, size=(num_nodes, num_nodes)), symmetric=True))
+
+
+def normalise(pattern: SparseMatrix) -> SparseMatrix:
+    """Return D^-1/2 S D^-1/2 for a symmetric S, where D holds the row sums of S; each must be positive."""
+    degree = torch.zeros(pattern.shape[0], dtype=pattern.values.dtype, device=pattern.values.device)
+    degree.index_add_(0, pattern.rows, pattern.values)
+    scale = degree.rsqrt()
+    return pattern.with_values(pattern.values * scale[pattern.rows] * scale[pattern.columns])
+
+
+def check_edges(edge_index: Tensor, num_nodes: int) -> None:
+    """Raise ValueError unless every edge joins two nodes of [0, num_nodes)."""
+    if edge_index.numel() == 0:
+        return
+    low, high = int(edge_index.min()), int(edge_index.max())
+    if low < 0 or high >= num_nodes:
+        raise ValueError(f"edge_index names nodes {low}..{high}, but the graph has nodes 0..{num_nodes - 1}")
+
+
+def propagate_rows(
+    adjacency: SparseMatrix, features: Tensor | SparseMatrix, targets: Tensor, permutation: Tensor
+) -> Tensor | SparseMatrix:
+    """Return the rows ``targets`` of A X, and below them those of A P X, without computing any others.
+
+    Args:
+        adjacency: A, shape (N, N).
+        features: X, shape (N, D), dense or sparse; the result is of the same kind.
+        targets: Rows to compute, int64, shape (B,).
+        permutation: P as the order in which the rows of X are taken, int64, shape (N,).
+
+    Returns:
+        Shape (2 B, D).
+    """
+    rows = adjacency.select_rows(targets)
+    both = SparseMatrix.from_parts(
+        torch.cat([rows.row_starts, rows.row_starts[1:] + rows.row_starts[-1]]),
+        torch.cat([rows.columns, permutation[rows.columns]]),
+        rows.values.repeat(2),
+        (2 * len(targets), adjacency.shape[1]),
+    )
+    return both.multiply_sparse(features) if isinstance(features, SparseMatrix) else both @ features
+
+
+def graph_power(adjacency: SparseMatrix, x: Tensor, hops: int) -> Tensor:
+    """Return A^hops x, by products with x from the right.
+
+    Args:
+        adjacency: A, shape (N, N).
+        x: Dense, shape (N, D).
+        hops: Number of products; 0 returns x unchanged.
+
+    Raises:
+        ValueError: If hops is negative.
+    """
+    if hops < 0:
+        raise ValueError(f"hops must be 0 or more, got {hops}")
+    for _ in range(hops):
+        x = adjacency @ x
+    return x

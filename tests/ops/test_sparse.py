@@ -1,0 +1,73 @@
+"""Sparse products and their gradients against dense ones."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from src.ops.sparse import SparseMatrix
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> Tensor:
+    """Dense float64 matrices in which about half of the entries are zero; whole rows and columns may be."""
+    rows, columns = draw(st.integers(1, 8)), draw(st.integers(1, 8))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    dense = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    return dense * (torch.rand(rows, columns, generator=generator) < draw(st.sampled_from([0.0, 0.3, 0.7, 1.0])))
+
+
+@given(matrices())
+@settings(deadline=None)
+def test_product_and_gradient_equal_the_dense_ones(dense: Tensor) -> None:
+    z = torch.randn(dense.shape[1], 3, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(dense.shape[0], 3, dtype=torch.float64)
+    (expected_gradient,) = torch.autograd.grad((dense @ z * weights).sum(), z)
+    product = SparseMatrix.from_dense(dense) @ z
+    (gradient,) = torch.autograd.grad((product * weights).sum(), z)
+    torch.testing.assert_close(product, dense @ z)
+    torch.testing.assert_close(gradient, expected_gradient)
+
+
+@given(matrices())
+@settings(deadline=None)
+def test_transposed_and_selected_rows(dense: Tensor) -> None:
+    sparse = SparseMatrix.from_dense(dense)
+    torch.testing.assert_close(sparse.transposed.to_dense(), dense.T)
+    rows = torch.randint(dense.shape[0], (5,))
+    torch.testing.assert_close(sparse.select_rows(rows).to_dense(), dense[rows])
+
+
+@given(matrices())
+@settings(deadline=None)
+def test_product_of_two_sparse_matrices(dense: Tensor) -> None:
+    other = torch.randn(dense.shape[1], 4, dtype=torch.float64) * (torch.rand(dense.shape[1], 4) < 0.5)
+    product = SparseMatrix.from_dense(dense).multiply_sparse(SparseMatrix.from_dense(other))
+    identity = torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(product @ identity, dense @ other)
+
+
+def test_repeated_columns_add_up() -> None:
+    repeated = SparseMatrix.from_parts(
+        torch.tensor([0, 3, 4]), torch.tensor([1, 1, 0, 2]), torch.tensor([1.0, 2.0, 5.0, 7.0]), (2, 3)
+    )
+    dense = torch.tensor([[5.0, 3.0, 0.0], [0.0, 0.0, 7.0]])
+    z = torch.randn(3, 2, requires_grad=True)
+    product = repeated @ z
+    torch.testing.assert_close(product, dense @ z)
+    (gradient,) = torch.autograd.grad(product.sum(), z)
+    torch.testing.assert_close(gradient, dense.T @ torch.ones(2, 2))
+
+
+def test_mirror_finds_the_entry_across_the_diagonal() -> None:
+    dense = torch.rand(9, 9) * (torch.rand(9, 9) < 0.4)
+    sparse = SparseMatrix(SparseMatrix.from_dense(dense + dense.T).csr, symmetric=True)
+    torch.testing.assert_close(sparse.rows[sparse.mirror], sparse.columns)
+    torch.testing.assert_close(sparse.columns[sparse.mirror], sparse.rows)
+
+
+def test_product_stays_in_float32_under_autocast() -> None:
+    sparse = SparseMatrix.from_dense(torch.eye(4))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        product = sparse @ torch.ones(4, 2, dtype=torch.bfloat16)
+    assert product.dtype == torch.float32
