@@ -1,0 +1,155 @@
+"""What every dataset shares: preparation of the graph, its split, and the loaders of training steps."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+from torch_geometric.data import Data
+from torch_geometric.transforms import LargestConnectedComponents
+
+from src.data.features import scale_features
+from src.data.splits import make_labels
+from src.graph import Batch, Graph, Labels
+from src.ops.propagation import check_edges, normalised_adjacency
+
+log = logging.getLogger(__name__)
+
+LOADERS = ("full", "rows")
+
+
+class GraphDataModule(pl.LightningDataModule, ABC):
+    """One graph: loaded, checked, normalised and split by ``setup``; then served as steps of training.
+
+    Args:
+        name: The dataset's name.
+        counts: Published numbers of nodes, undirected edges, features and classes, which ``setup`` checks.
+        split: ``public``, ``random`` or ``per_class``, see ``src.data.splits``.
+        split_seed: Seed of a drawn split.
+        feature_scaling: See ``src.data.features``.
+        largest_component: Keep only the largest connected component, as the authors' loader does on Amazon.
+        loader: ``full``: the whole graph is one step and one epoch. ``rows``: batches of target nodes, exact for an
+            encoder of one layer; an epoch passes over all nodes in random order.
+        batch_size: Target nodes per step with ``rows``.
+    """
+
+    graph: Graph
+    labels: Labels
+
+    def __init__(
+        self,
+        name: str,
+        counts: Mapping[str, int],
+        split: str,
+        split_seed: int,
+        feature_scaling: str,
+        largest_component: bool,
+        loader: str,
+        batch_size: int,
+    ) -> None:
+        super().__init__()
+        if loader not in LOADERS:
+            raise ValueError(f"dataset.loader is {loader!r}; it can be {', '.join(map(repr, LOADERS))}")
+        if batch_size < 1:
+            raise ValueError(f"dataset.batch_size is {batch_size}; it must be at least 1")
+        self.dataset = name  # Lightning keeps ``name`` for itself
+        self.counts = dict(counts)
+        self.split = split
+        self.split_seed = split_seed
+        self.feature_scaling = feature_scaling
+        self.largest_component = largest_component
+        self.loader = loader
+        self.batch_size = batch_size
+        self._ready = False
+
+    @abstractmethod
+    def load(self) -> Data:
+        """Return the graph as published: ``x`` (N, D), ``edge_index`` (2, E), ``y`` (N,), and masks if it has them."""
+
+    def setup(self, stage: str | None = None) -> None:
+        """Prepare ``graph`` and ``labels``, once.
+
+        Raises:
+            ValueError: If the graph is empty, not what was published, or can't be trained on as it is.
+            FileNotFoundError: If a raw file can't be had.
+        """
+        if self._ready:
+            return
+        data = self.load()
+        check_graph(data, self.dataset)
+        check_counts(data, self.counts, self.dataset)
+        if self.largest_component:
+            data = LargestConnectedComponents()(data)
+        self.labels = make_labels(data, self.split, self.split_seed)
+        self.graph = Graph(
+            scale_features(data.x, self.feature_scaling), normalised_adjacency(data.edge_index, data.num_nodes)
+        )
+        self._ready = True
+        log.info(
+            "%s: %s nodes, %s edges, %s features, %s classes; %s split of %s/%s/%s nodes, fingerprint %s",
+            self.dataset + (" (largest component)" if self.largest_component else ""),
+            *(f"{n:,}" for n in (self.graph.num_nodes, self.graph.num_edges, self.graph.num_features)),
+            self.labels.num_classes,
+            self.split,
+            *(f"{size:,}" for size in self.labels.sizes),
+            self.labels.fingerprint,
+        )
+
+    def describe_split(self) -> dict[str, Any]:
+        """Name, seed, sizes and fingerprint of the split."""
+        return {
+            "name": self.split,
+            "seed": None if self.split == "public" else self.split_seed,
+            "sizes": self.labels.sizes,
+            "fingerprint": self.labels.fingerprint,
+        }
+
+    def describe_options(self) -> dict[str, Any]:
+        """The settings of the dataset that the numbers depend on."""
+        names = ("loader", "batch_size", "feature_scaling", "largest_component")
+        return {name: getattr(self, name) for name in names}
+
+    def train_dataloader(self) -> DataLoader:
+        if self.loader == "full":
+            return DataLoader([Batch(self.graph, None)], batch_size=None)  # type: ignore[arg-type]
+        nodes = range(self.graph.num_nodes)
+        return DataLoader(
+            nodes,  # type: ignore[arg-type]
+            self.batch_size,
+            shuffle=True,
+            collate_fn=lambda targets: Batch(self.graph, torch.tensor(targets)),
+        )
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Move the target nodes; the graph itself moves only once."""
+        if self.graph.device != device:
+            self.graph = self.graph.to(device)
+        return Batch(self.graph, None if batch.targets is None else batch.targets.to(device))
+
+
+def check_graph(data: Data, name: str) -> None:
+    """Raise ValueError if a graph has no nodes or features, or an edge to a node that is not there."""
+    if data.x is None or data.x.numel() == 0:
+        shape = None if data.x is None else tuple(data.x.shape)
+        raise ValueError(f"{name} is empty: its features have shape {shape}, and must have (nodes, features)")
+    check_edges(data.edge_index, data.x.shape[0])
+
+
+def check_counts(data: Data, expected: Mapping[str, int], name: str) -> None:
+    """Raise ValueError unless a graph has the numbers of nodes, undirected edges, features and classes published."""
+    source, target = data.edge_index
+    pairs = torch.stack([torch.minimum(source, target), torch.maximum(source, target)])[:, source != target]
+    found = {
+        "nodes": data.x.shape[0],
+        "edges": torch.unique(pairs[0] * data.x.shape[0] + pairs[1]).numel(),
+        "features": data.x.shape[1],
+        "classes": int(data.y.max()) + 1,
+    }
+    wrong = [f"{found[key]:,} {key} instead of {count:,}" for key, count in expected.items() if found[key] != count]
+    if wrong:
+        raise ValueError(f"{name} is not the graph that was published: it has {', '.join(wrong)}")

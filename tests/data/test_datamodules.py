@@ -1,0 +1,123 @@
+"""Every dataset: the published graph, its split and its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from src.command import PROJECT_ROOT
+from src.data import GraphDataModule
+from src.graph import Batch
+from src.ops.sparse import SparseMatrix
+
+CONF = PROJECT_ROOT / "conf" / "dataset"
+NAMES = sorted(str(path.relative_to(CONF).with_suffix("")) for path in CONF.rglob("*.yaml"))
+Make = Callable[..., GraphDataModule]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_graph_is_symmetric_finite_and_as_published(make_datamodule: Make, name: str) -> None:
+    datamodule = make_datamodule(name)
+    datamodule.setup()  # checks the counts
+    graph, labels = datamodule.graph, datamodule.labels
+    adjacency = graph.adjacency
+    torch.testing.assert_close(adjacency.values[adjacency.mirror], adjacency.values)
+    assert torch.isfinite(adjacency.values).all()
+    assert int((adjacency.rows == adjacency.columns).sum()) == graph.num_nodes
+    features = graph.features.values if isinstance(graph.features, SparseMatrix) else graph.features
+    assert torch.isfinite(features).all()
+    assert torch.cat([labels.train, labels.validation, labels.test]).unique().numel() == sum(labels.sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("cora", [140, 500, 1000]), ("citeseer", [120, 500, 1000]), ("pubmed", [60, 500, 1000])]
+)
+def test_public_splits(make_datamodule: Make, name: str, sizes: list[int]) -> None:
+    datamodule = make_datamodule(name)
+    datamodule.setup()
+    assert datamodule.labels.sizes == sizes
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("computers", 13_381), ("photo", 7_487)])
+def test_largest_component_of_the_amazon_graphs(make_datamodule: Make, name: str, nodes: int) -> None:
+    datamodule = make_datamodule(name, largest_component=True)
+    datamodule.setup()
+    assert datamodule.graph.num_nodes == nodes == sum(datamodule.labels.sizes)
+    assert datamodule.describe_options()["largest_component"] is True
+
+
+def test_nothing_is_written_beside_the_raw_files(make_datamodule: Make, tmp_path: Path) -> None:
+    make_datamodule("citeseer").setup()
+    assert not (tmp_path / "data").exists()
+
+
+def test_full_loader_serves_the_whole_graph_as_one_step(make_datamodule: Make) -> None:
+    datamodule = make_datamodule("synthetic/tiny")
+    datamodule.setup()
+    (batch,) = datamodule.train_dataloader()
+    assert batch.graph is datamodule.graph
+    assert batch.targets is None
+
+
+def test_rows_loader_passes_over_all_nodes_in_random_order(make_datamodule: Make) -> None:
+    datamodule = make_datamodule("synthetic/tiny", loader="rows", batch_size=150)
+    datamodule.setup()
+    batches: list[Batch] = list(datamodule.train_dataloader())
+    targets = torch.cat([batch.targets for batch in batches if batch.targets is not None])
+    assert [len(batch.targets) for batch in batches if batch.targets is not None] == [150, 150, 100]
+    assert targets.tolist() != list(range(400))
+    assert targets.sort().values.tolist() == list(range(400))
+
+
+class Given(GraphDataModule):
+    """A dataset of a test's own."""
+
+    def __init__(self, data: Data, **changes: object) -> None:
+        shared = {"name": "given", "counts": {}, "split": "random", "split_seed": 0, "feature_scaling": "row"}
+        shared |= {"largest_component": False, "loader": "full", "batch_size": 4}
+        super().__init__(**(shared | changes))  # type: ignore[arg-type]
+        self.data = data
+
+    def load(self) -> Data:
+        return self.data
+
+
+@pytest.fixture
+def data(edges: Tensor) -> Data:
+    return Data(x=torch.rand(7, 3), edge_index=edges, y=torch.zeros(7, dtype=torch.long))
+
+
+def test_counts_that_differ_from_the_published_ones(data: Data) -> None:
+    with pytest.raises(ValueError, match="given is not the graph that was published: it has 7 nodes instead of 8"):
+        Given(data, counts={"nodes": 8, "edges": 6}).setup()
+
+
+def test_an_empty_graph(data: Data) -> None:
+    data.x = torch.empty(0, 3)
+    with pytest.raises(ValueError, match=r"given is empty: its features have shape \(0, 3\)"):
+        Given(data).setup()
+
+
+def test_an_edge_to_a_node_that_is_not_there(data: Data) -> None:
+    data.edge_index[0, 0] = 9
+    with pytest.raises(ValueError, match=r"edge_index names nodes 1\.\.9, but the graph has nodes 0\.\.6"):
+        Given(data).setup()
+
+
+def test_not_a_number(data: Data) -> None:
+    data.x[4, 1] = torch.nan
+    with pytest.raises(ValueError, match="the first at node 4, column 1"):
+        Given(data, split="per_class").setup()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"), [("loader", "rowz", "it can be 'full', 'rows'"), ("batch_size", 0, "at least 1")]
+)
+def test_settings_out_of_range(data: Data, setting: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Given(data, **{setting: value})
