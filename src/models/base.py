@@ -1,0 +1,89 @@
+"""What every method shares: an encoder, a training step on a loss without labels, an optimiser, and an embedding."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from src.graph import Batch, Graph
+from src.models.encoders import ACTIVATIONS, ENCODERS
+
+OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+class Method(pl.LightningModule, ABC):
+    """A self-supervised method for node embeddings.
+
+    A subclass takes its own settings and passes ``**shared`` on to this class, then calls ``save_hyperparameters()``.
+    All are plain numbers and strings, so that ``load_from_checkpoint(path, weights_only=True)`` rebuilds the model.
+    Each argument but ``num_features`` is a key of ``conf/model/<method>.yaml``, which says what it means.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        encoder: str,
+        hidden_dim: int,
+        num_layers: int,
+        activation: str,
+        optimizer: str,
+        learning_rate: float,
+        weight_decay: float,
+    ) -> None:
+        super().__init__()
+        check_choice("encoder", encoder, ENCODERS)
+        check_choice("activation", activation, ACTIVATIONS)
+        check_choice("optimizer", optimizer, OPTIMIZERS)
+        check_range("hidden_dim", hidden_dim, 1)
+        check_range("num_layers", num_layers, 1)
+        check_range("learning_rate", learning_rate, 0)
+        check_range("weight_decay", weight_decay, 0)
+        self.encoder = ENCODERS[encoder](num_features, hidden_dim, num_layers, activation)
+
+    @abstractmethod
+    def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:
+        """Return the loss of one step, a scalar.
+
+        Args:
+            graph: The whole graph.
+            targets: Nodes whose samples enter the loss, int64, shape (B,); None for all.
+        """
+
+    def encode(self, graph: Graph) -> Tensor:
+        """Return the encoder's output for every node, shape (N, D')."""
+        return self.encoder(graph)
+
+    def embed(self, graph: Graph) -> Tensor:
+        """Return the embedding that the method is judged by, shape (N, D')."""
+        return self.encode(graph)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        loss = self.loss(batch.graph, batch.targets)
+        self.log("loss", loss.detach(), on_step=True, on_epoch=False, batch_size=1)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return OPTIMIZERS[self.hparams["optimizer"]](
+            self.parameters(),
+            lr=self.hparams["learning_rate"],
+            weight_decay=self.hparams["weight_decay"],
+            fused=True,
+        )
+
+
+def check_choice(name: str, value: str, allowed: Iterable[str]) -> None:
+    """Raise ValueError unless ``value`` is one of ``allowed``, naming the setting and what it may be."""
+    choices = list(allowed)
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it can be {', '.join(map(repr, choices))}")
+
+
+def check_range(name: str, value: float, low: float, below: float | None = None) -> None:
+    """Raise ValueError unless low <= value < below, naming the setting and its bounds."""
+    if value < low or (below is not None and value >= below):
+        bound = "" if below is None else f" and less than {below}"
+        raise ValueError(f"{name} is {value}; it must be at least {low}{bound}")

@@ -1,0 +1,59 @@
+"""The group discriminator: projector and aggregation, from embeddings to logits."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+
+from src.models.encoders import ACTIVATIONS
+from src.ops.aggregation import AGGREGATIONS
+
+
+class GroupDiscriminator(nn.Module):
+    """Projector of linear layers, then an aggregation of each row to one logit.
+
+    Without an activation between the layers, and with an aggregation that is linear too, projector and aggregation
+    together are one vector: sum_j (h W + b)_j = h . (W 1) + 1'b. ``forward`` then multiplies by that vector, which
+    gives the same logits and gradients at O(N D') instead of O(K N D'^2).
+
+    Args:
+        hidden_dim: D'.
+        num_layers: K >= 0; 0 leaves the embeddings as they are.
+        activation: Between the projector's layers, a key of ``ACTIVATIONS``; ``none`` as in the authors' code.
+        aggregation: ``sum``, ``mean``, ``min``, ``max``, or ``linear`` (a learned weight for each dimension).
+    """
+
+    def __init__(self, hidden_dim: int, num_layers: int, activation: str, aggregation: str) -> None:
+        super().__init__()
+        self.projector = nn.ModuleList(nn.Linear(hidden_dim, hidden_dim) for _ in range(num_layers))
+        self.activation = None if activation == "none" else ACTIVATIONS[activation]()
+        self.linear = nn.Linear(hidden_dim, 1) if aggregation == "linear" else None
+        self.aggregation = aggregation
+        self.hidden_dim = hidden_dim
+
+    def forward(self, *groups: Tensor) -> list[Tensor]:
+        """Return the logits of each group: for embeddings of shape (N, D'), logits of shape (N,)."""
+        collapses = self.activation is None or len(self.projector) < 2
+        if collapses and self.aggregation in ("sum", "mean", "linear"):
+            weight, bias = self._collapsed(groups[0])
+            return [embeddings @ weight + bias for embeddings in groups]
+        return [self.plain(embeddings) for embeddings in groups]
+
+    def plain(self, embeddings: Tensor) -> Tensor:
+        """Return the logits of one group layer by layer: what ``forward`` must equal."""
+        x = embeddings
+        for depth, layer in enumerate(self.projector):
+            x = layer(x if depth == 0 or self.activation is None else self.activation(x))
+        return self.linear(x).squeeze(1) if self.linear is not None else AGGREGATIONS[self.aggregation](x)
+
+    def _collapsed(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight (D',) and bias () of the linear map that projector and aggregation together are."""
+        if self.linear is not None:
+            weight, bias = self.linear.weight[0], self.linear.bias[0]
+        else:
+            share = 1.0 if self.aggregation == "sum" else 1.0 / self.hidden_dim
+            weight, bias = like.new_full((self.hidden_dim,), share), like.new_zeros(())
+        for layer in cast(list[nn.Linear], list(reversed(self.projector))):
+            weight, bias = layer.weight.T @ weight, bias + layer.bias @ weight
+        return weight, bias
