@@ -1,0 +1,1 @@
+"""How good embeddings are: a linear probe, and the rivals that stand beside every result."""
