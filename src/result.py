@@ -1,0 +1,80 @@
+"""The result of a run: ``result.json`` in its folder, and a table on the console."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+PACKAGES = ("torch", "pytorch-lightning", "torch-geometric", "hydra-core", "scikit-learn", "numpy", "scipy")
+
+REFERENCE_NAMES = {
+    "raw": "raw features X",
+    "smoothed_power": "X + A^n X",
+    "smoothed_ppr": "personalised PageRank of X",
+    "smoothed_mean": "mean of A^0 X .. A^n X",
+    "untrained": "untrained encoder H",
+    "untrained_power": "untrained H + A^n H",
+}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that the numbers depend on."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def describe_device(device: torch.device) -> dict[str, Any]:
+    """Kind and name of the device, and the number of CPU threads."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {"type": device.type, "name": name, "threads": torch.get_num_threads()}
+
+
+def write_result(result: dict[str, Any], run_dir: Path) -> Path:
+    """Write ``result.json`` into the run's folder and return its path."""
+    path = run_dir / "result.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    return path
+
+
+def print_result(result: dict[str, Any], run_dir: Path) -> None:
+    """Print accuracies, seconds and memory of a finished run, and where its files are."""
+    title = f"{result['model']} on {result['dataset']}, seed {result['seed']}"
+    if result["hyperparameters"]["largest_component"]:
+        title += ", largest component"
+    table = Table(title=title, title_justify="left")
+    for heading in ("accuracy in %", "validation", "test", "chosen on validation"):
+        table.add_column(heading, justify="right" if heading in ("validation", "test") else "left")
+    rows = {result["model"]: result["probe"]} | {
+        REFERENCE_NAMES[name]: row for name, row in (result["references"] or {}).items()
+    }
+    for name, row in rows.items():
+        style = "bold" if name == result["model"] else None
+        table.add_row(
+            name, f"{100 * row['val_accuracy']:.1f}", f"{100 * row['test_accuracy']:.1f}", chosen(row), style=style
+        )
+    console = Console(width=None if Console().is_terminal else 100)
+    console.print(table)
+    timing = result["timing"]
+    step = timing["step_ms_median"]
+    console.print(
+        f"seconds: prepare {timing['prepare_seconds']:.1f}, fit {timing['fit_seconds']:.1f}"
+        + (f" ({step:.1f} ms a step)" if step else "")
+        + f", embed {timing['embed_seconds']:.1f}, probe {timing['probe_seconds']:.1f}, "
+        f"references {timing['references_seconds']:.1f}, wall {timing['wall_seconds']:.1f}; "
+        f"peak memory {result['memory']['peak_rss_mb']:,.0f} MB",
+        highlight=False,
+    )
+    console.print(f"files: {run_dir}", highlight=False, soft_wrap=True)
+
+
+def chosen(row: dict[str, Any]) -> str:
+    """What the validation nodes chose for a row, in words."""
+    parts = [row["candidate"]] if row["candidate"] else []
+    parts.append(f"C={row['C']:g}" + ("" if row["converged"] else " (not converged)"))
+    return ", ".join(parts)

@@ -1,0 +1,201 @@
+"""python -m src.train: train one method on one graph, embed the graph, and judge the embedding."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from src.command import command
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+    from src.data import GraphDataModule
+    from src.models import Method
+
+log = logging.getLogger(__name__)
+
+REFERENCES_UP_TO = 50_000_000
+"""Entries of the dense feature matrix up to which ``evaluation.references=auto`` probes the reference rows."""
+
+
+@command("train")
+def main(cfg: DictConfig) -> float:
+    """Run one job and return its validation accuracy, which is what a sweep may maximise."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from src.result import print_result, versions, write_result
+
+    hydra_cfg = HydraConfig.get()
+    choices, run_dir = hydra_cfg.runtime.choices, Path(hydra_cfg.runtime.output_dir)
+    if (run_dir / "result.json").exists():
+        raise FileExistsError(f"{run_dir} holds a result already: choose another hydra.run.dir")
+    OmegaConf.save(cfg, run_dir / "config.yaml", resolve=True)
+    result = {"status": "running", "dataset": choices["dataset"], "model": choices["model"], "seed": cfg.seed}
+    result["versions"] = versions()
+    try:
+        run(cfg, run_dir, result)
+        result["status"] = "finished"
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):  # Lightning turns Ctrl-C into an exit
+            result["status"] = "interrupted"
+        else:
+            result |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        checkpoint = run_dir / "checkpoints" / "last.ckpt"
+        if checkpoint.exists():
+            overrides = [text for text in hydra_cfg.overrides.task if not text.startswith("ckpt_path=")]
+            log.info("Go on with: python -m src.train %s", " ".join([*overrides, f"ckpt_path={checkpoint}"]))
+        raise
+    finally:
+        write_result(result, run_dir)
+    print_result(result, run_dir)
+    return result["val_accuracy"]
+
+
+def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
+    """Train, embed and evaluate as ``cfg`` says; fill in ``result`` as its parts come to be known."""
+    started = time.perf_counter()
+    # Imported here, since these take seconds that --help and a mistyped name need not wait for.
+    import numpy as np
+    import torch
+    from hydra.utils import instantiate
+    from pytorch_lightning import seed_everything
+
+    from src import memory
+    from src.callbacks import StepTimer
+    from src.evaluation.references import reference_results
+    from src.result import describe_device
+
+    memory.reset_peak()
+    datamodule: GraphDataModule = instantiate(cfg.dataset, _convert_="all")
+    datamodule.setup()
+
+    def new_model() -> Method:
+        seed_everything(cfg.seed, workers=True, verbose=False)
+        return instantiate(cfg.model, num_features=datamodule.graph.num_features, _convert_="all")
+
+    model = new_model()
+    result["split"] = datamodule.describe_split()
+    result["hyperparameters"] = dict(model.hparams) | datamodule.describe_options() | describe_trainer(cfg.trainer)
+    timer = StepTimer()
+    trainer = make_trainer(cfg, run_dir, timer)
+    if trainer.world_size > 1:
+        raise ValueError(f"trainer.devices asks for {trainer.world_size} processes; set trainer.devices=1")
+    device = trainer.strategy.root_device
+    result["device"] = describe_device(device)
+    timing: dict[str, float | None] = {"prepare_seconds": time.perf_counter() - started}
+
+    fit(trainer, model, datamodule, cfg.ckpt_path, run_dir / "checkpoints" / "last.ckpt")
+    timing |= {"fit_seconds": timer.fit_seconds, "step_ms_median": timer.step_ms_median}
+
+    lap = time.perf_counter()
+    graph, labels = datamodule.graph.to(device), datamodule.labels
+    with torch.no_grad():
+        embeddings = model.to(device).embed(graph).cpu()
+    np.save(run_dir / "embeddings.npy", embeddings.numpy())
+    timing["embed_seconds"] = time.perf_counter() - lap
+
+    lap = time.perf_counter()
+    probe = instantiate(cfg.evaluation.probe, _convert_="all")
+    probed = probe.evaluate(embeddings, labels)
+    result |= {"test_accuracy": probed.test_accuracy, "val_accuracy": probed.val_accuracy, "probe": probed.as_dict()}
+    timing["probe_seconds"] = time.perf_counter() - lap
+
+    lap = time.perf_counter()
+    result["references"] = None
+    if wants_references(cfg.evaluation.references, graph.num_nodes * graph.num_features):
+        with torch.no_grad():
+            untrained = new_model().to(device).encode(graph)
+        rows = reference_results(graph, labels, untrained, probe, lambda name: log.info("reference: %s", name))
+        result["references"] = {name: row.as_dict() for name, row in rows.items()}
+    timing["references_seconds"] = time.perf_counter() - lap
+    timing["wall_seconds"] = time.perf_counter() - started
+    result["timing"] = timing
+    result["memory"] = {"peak_rss_mb": memory.peak_rss_mb(), "peak_gpu_mb": memory.peak_gpu_mb()}
+
+
+def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Trainer:
+    """Build the Trainer of ``cfg.trainer`` with its logger, progress, and a checkpoint every half minute."""
+    import datetime
+
+    import torch
+    from hydra.utils import instantiate
+    from pytorch_lightning.callbacks import ModelCheckpoint
+
+    from src.callbacks import Progress
+
+    # Its notes on hardware found, with tips; the result names the device.
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    accelerator = cfg.trainer.accelerator
+    if accelerator == "auto" and not torch.cuda.is_available():
+        accelerator = "cpu"
+        if torch.backends.mps.is_available():
+            log.info("Training on the CPU: this machine's accelerator (MPS) has no sparse products.")
+    checkpoint = ModelCheckpoint(
+        run_dir / "checkpoints",
+        "last",
+        train_time_interval=datetime.timedelta(seconds=30),
+        save_on_exception=True,
+        enable_version_counter=False,
+    )
+    return instantiate(
+        cfg.trainer,
+        accelerator=accelerator,
+        logger=instantiate(cfg.logger),
+        callbacks=[timer, Progress(), checkpoint],
+        default_root_dir=str(run_dir),
+        _convert_="all",
+    )
+
+
+def fit(trainer: pl.Trainer, model: Method, datamodule: GraphDataModule, ckpt_path: str | None, last: Path) -> None:
+    """Train, from a checkpoint if one is given, and save the trained model as ``last``.
+
+    Raises:
+        FileNotFoundError: If the checkpoint is not there.
+    """
+    import warnings
+
+    import torch
+
+    if ckpt_path is not None:
+        if not Path(ckpt_path).is_file():
+            raise FileNotFoundError(
+                f"ckpt_path={ckpt_path} is not a file; a run keeps its checkpoint as <run>/checkpoints/last.ckpt"
+            )
+        done = torch.load(ckpt_path, weights_only=True, map_location="cpu")["global_step"]
+        if 0 <= trainer.max_steps <= done:
+            log.info(
+                "This checkpoint has its %s steps: nothing is left to train. Raise trainer.max_steps to go on.", done
+            )
+        else:
+            log.info("Going on from step %s of %s", done, ckpt_path)
+    with warnings.catch_warnings():
+        for harmless in ("does not have many workers", "LeafSpec", "dirpath has changed"):
+            warnings.filterwarnings("ignore", message=f".*{harmless}.*")
+        trainer.fit(model, datamodule, ckpt_path=ckpt_path, weights_only=True)
+    trainer.save_checkpoint(last)
+
+
+def describe_trainer(trainer: DictConfig) -> dict[str, Any]:
+    """The trainer's settings that the numbers depend on."""
+    return {key: trainer[key] for key in ("max_steps", "max_epochs", "precision", "devices")}
+
+
+def wants_references(setting: bool | str, num_entries: int) -> bool:
+    """Whether ``evaluation.references`` asks for the reference rows on a graph with so many feature entries.
+
+    Raises:
+        ValueError: If the setting is not true, false or auto.
+    """
+    if setting not in (True, False, "auto"):
+        raise ValueError(f"evaluation.references is {setting!r}; it can be true, false or auto")
+    return num_entries <= REFERENCES_UP_TO if setting == "auto" else bool(setting)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""``python -m src.train`` end to end, as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from src.command import PROJECT_ROOT
+from src.models import GGD
+from src.train import wants_references
+from tests.conftest import MIRROR, Run
+
+pytestmark = pytest.mark.command
+
+TINY = ("dataset=synthetic/tiny", "model.hidden_dim=32")
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_a_run_leaves_everything_that_it_should(run: Run, tmp_path: Path) -> None:
+    outcome = run(*TINY, "trainer.max_steps=20", "seed=3")
+    assert outcome.returncode == 0, outcome.stderr
+    folder = tmp_path / "run"
+    found = result(folder)
+    known = [found[key] for key in ("status", "dataset", "model", "seed")]
+    assert known == ["finished", "synthetic/tiny", "ggd", 3]
+    assert found["split"]["sizes"] == [80, 120, 200]
+    assert len(found["split"]["fingerprint"]) == 16
+    assert found["hyperparameters"]["hidden_dim"] == 32
+    assert found["hyperparameters"]["largest_component"] is False
+    assert 0 <= found["val_accuracy"] <= 1
+    assert found["test_accuracy"] == found["probe"]["test_accuracy"]
+    assert {"C", "converged"} <= set(found["probe"])
+    assert list(found["references"]) == [
+        "raw", "smoothed_power", "smoothed_ppr", "smoothed_mean", "untrained", "untrained_power"
+    ]  # fmt: skip
+    timing = found["timing"]
+    parts = ("prepare_seconds", "fit_seconds", "embed_seconds", "probe_seconds", "references_seconds")
+    assert timing["step_ms_median"] > 0
+    assert sum(timing[part] for part in parts) <= timing["wall_seconds"]
+    assert found["memory"]["peak_rss_mb"] > 100
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["device"]["type"] in ("cpu", "cuda")
+
+    embeddings = np.load(folder / "embeddings.npy", allow_pickle=False)
+    assert embeddings.shape == (400, 32)
+    assert len(list(csv.DictReader((folder / "csv" / "metrics.csv").open()))) == 20
+    assert OmegaConf.load(folder / "config.yaml").dataset.split_seed == 3
+    checkpoint = folder / "checkpoints" / "last.ckpt"
+    assert GGD.load_from_checkpoint(checkpoint, weights_only=True).hparams["hidden_dim"] == 32
+    assert not [path for path in folder.rglob("*") if "=" in path.name]
+
+    for part in ("step 20 of 20, loss", "raw features X", "untrained encoder H", f"files: {folder}"):
+        assert part in outcome.stdout
+    assert "warn" not in outcome.stderr.lower()
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(run: Run, tmp_path: Path) -> None:
+    def embeddings(name: str, *arguments: str) -> np.ndarray:
+        folder = tmp_path / name
+        quick = ("trainer.max_steps=10", "evaluation.references=false", f"hydra.run.dir={folder}")
+        outcome = run(*TINY, *quick, *arguments)
+        assert outcome.returncode == 0, outcome.stderr
+        return np.load(folder / "embeddings.npy")
+
+    first = embeddings("first", "seed=0", "dataset.loader=rows")
+    again = embeddings("again", "seed=0", "dataset.loader=rows", "trainer.deterministic=true")
+    other = embeddings("other", "seed=1", "dataset.loader=rows")
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_epochs_and_steps(run: Run, tmp_path: Path) -> None:
+    outcome = run(*TINY, "trainer.max_epochs=4", "evaluation.references=false")
+    assert outcome.returncode == 0, outcome.stderr
+    rows = list(csv.DictReader((tmp_path / "run" / "csv" / "metrics.csv").open()))
+    assert len(rows) == 4  # on the whole graph an epoch is one step
+    assert "log_every_n_steps" not in outcome.stderr
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_mixed_precision_runs_or_is_refused_before_training(run: Run, tmp_path: Path, precision: str) -> None:
+    outcome = run(*TINY, "trainer.max_steps=5", "evaluation.references=false", f"trainer.precision={precision}")
+    if outcome.returncode == 0:
+        assert result(tmp_path / "run")["status"] == "finished"
+    else:
+        assert precision in outcome.stderr or "16-bit" in outcome.stderr
+        assert "step 1" not in outcome.stdout
+
+
+def test_a_finished_run_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    quick = (*TINY, "trainer.max_steps=2", "evaluation.references=false")
+    assert run(*quick).returncode == 0
+    before = (tmp_path / "run" / "result.json").read_text()
+    again = run(*quick)
+    assert again.returncode != 0
+    assert "holds a result already: choose another hydra.run.dir" in again.stderr
+    assert (tmp_path / "run" / "result.json").read_text() == before
+
+
+def test_interrupted_saves_and_says_how_to_go_on(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "interrupted"
+    command = [sys.executable, "-m", "src.train", *TINY, "trainer.max_steps=1000000", f"hydra.run.dir={folder}"]
+    process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True, stderr=subprocess.STDOUT)
+    log = folder / "train.log"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and "step " in log.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert result(folder)["status"] == "interrupted"
+    checkpoint = folder / "checkpoints" / "last.ckpt"
+    arguments = " ".join([*TINY, "trainer.max_steps=1000000", f"ckpt_path={checkpoint}"])
+    assert f"Go on with: python -m src.train {arguments}" in output
+
+    done = torch.load(checkpoint, weights_only=True)["global_step"]
+    resumed = run(*TINY, f"trainer.max_steps={done + 5}", "evaluation.references=false", f"ckpt_path={checkpoint}")
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"Going on from step {done}" in resumed.stdout
+    assert len(list(csv.DictReader((tmp_path / "run" / "csv" / "metrics.csv").open()))) == 5
+
+    nothing_left = run(
+        *TINY, f"trainer.max_steps={done}", "evaluation.references=false", f"ckpt_path={checkpoint}",
+        f"hydra.run.dir={tmp_path}/rest",
+    )  # fmt: skip
+    assert nothing_left.returncode == 0, nothing_left.stderr
+    assert "nothing is left to train" in nothing_left.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("model.hidden_dim=-1",), "hidden_dim is -1; it must be at least 1"),
+        (("dataset.split=stratified",), "it can be 'public', 'random', 'per_class'"),
+        (("dataset.loader=rows", "model.num_layers=2"), "set model.num_layers=1, or dataset.loader=full"),
+        (("evaluation.references=maybe",), "it can be true, false or auto"),
+        (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt is not a file"),
+    ],
+)
+def test_bad_settings_end_with_a_clear_error(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    outcome = run(*TINY, "trainer.max_steps=2", *arguments)
+    assert outcome.returncode != 0
+    assert message in outcome.stderr
+    assert result(tmp_path / "run")["status"] == "failed"
+    assert message in result(tmp_path / "run")["error"]
+
+
+def test_offline_without_the_raw_files(run: Run, tmp_path: Path) -> None:
+    outcome = run(
+        "dataset=cora", f"data_dir={tmp_path}/data", "dataset.url=http://127.0.0.1:9", GGD_DATA_MIRROR=str(tmp_path)
+    )
+    assert outcome.returncode != 0
+    for part in ("ind.cora.allx", "http://127.0.0.1:9/ind.cora.allx", f"{tmp_path}/data/Cora/raw", "GGD_DATA_MIRROR"):
+        assert part in outcome.stderr
+
+
+def test_the_command_works_from_any_folder(tmp_path: Path) -> None:
+    outcome = subprocess.run(
+        [sys.executable, "-m", "src.train", *TINY, "trainer.max_steps=2", "evaluation.references=false",
+         f"hydra.run.dir={tmp_path}/run"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(PROJECT_ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_tuned_settings_are_defaults_and_the_command_line_wins(run: Run) -> None:
+    tuned = OmegaConf.create(run("dataset=citeseer", "--cfg", "job").stdout)
+    overruled = OmegaConf.create(run("dataset=citeseer", "model.learning_rate=1", "--cfg", "job").stdout)
+    assert (tuned.model.learning_rate, tuned.dataset.loader) == (5e-4, "rows")
+    assert overruled.model.learning_rate == 1
+
+
+def test_the_embedded_graph_beats_its_raw_features(run: Run, tmp_path: Path) -> None:
+    outcome = run("dataset=citeseer", f"data_dir={tmp_path}/none")
+    assert outcome.returncode == 0, outcome.stderr
+    found = result(tmp_path / "run")
+    # Three standard deviations (1.1) under the mean of five seeds (72.6); raw features reach 61.5.
+    assert found["test_accuracy"] > 0.693
+    assert found["test_accuracy"] > found["references"]["raw"]["test_accuracy"] + 0.05
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.skipif(not (MIRROR / "Cora").is_dir(), reason="Cora is not embedded: set GGD_DATA_MIRROR to test it")
+def test_cora_from_the_mirror(run: Run, tmp_path: Path) -> None:
+    outcome = run("dataset=cora", "evaluation.references=false", GGD_DATA_MIRROR=str(MIRROR))
+    assert outcome.returncode == 0, outcome.stderr
+    # Three standard deviations (1.0) under the mean of five seeds.
+    assert result(tmp_path / "run")["test_accuracy"] > 0.805
+
+
+def test_references_auto_depends_on_the_size() -> None:
+    assert wants_references("auto", 10_000_000)
+    assert not wants_references("auto", 200_000_000)
+    assert wants_references(True, 200_000_000)
+    assert not wants_references(False, 1)
