@@ -21,6 +21,17 @@ from src.ops.propagation import normalised_adjacency
 
 MIRROR = Path(os.environ.get("GGD_DATA_MIRROR") or PROJECT_ROOT.parent / "shared" / "data")
 
+SHARED: dict[str, Any] = {
+    "encoder": "gcn",
+    "hidden_dim": 16,
+    "num_layers": 1,
+    "activation": "prelu",
+    "optimizer": "adam",
+    "learning_rate": 1e-3,
+    "weight_decay": 0.0,
+}
+"""Settings that every method takes."""
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

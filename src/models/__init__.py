@@ -1,6 +1,8 @@
 """The methods: one file each, reading like the paper's algorithm."""
 
 from src.models.base import Method
+from src.models.dgi import DGI
+from src.models.dgi_bce import DGIBCE
 from src.models.ggd import GGD
 
-__all__ = ["GGD", "Method"]
+__all__ = ["DGI", "DGIBCE", "GGD", "Method"]

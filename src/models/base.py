@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from src.graph import Batch, Graph
+from src.models.checks import check_choice, check_range
 from src.models.encoders import ACTIVATIONS, ENCODERS
 
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -73,17 +73,3 @@ class Method(pl.LightningModule, ABC):
             weight_decay=self.hparams["weight_decay"],
             fused=True,
         )
-
-
-def check_choice(name: str, value: str, allowed: Iterable[str]) -> None:
-    """Raise ValueError unless ``value`` is one of ``allowed``, naming the setting and what it may be."""
-    choices = list(allowed)
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it can be {', '.join(map(repr, choices))}")
-
-
-def check_range(name: str, value: float, low: float, below: float | None = None) -> None:
-    """Raise ValueError unless low <= value < below, naming the setting and its bounds."""
-    if value < low or (below is not None and value >= below):
-        bound = "" if below is None else f" and less than {below}"
-        raise ValueError(f"{name} is {value}; it must be at least {low}{bound}")

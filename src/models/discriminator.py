@@ -6,6 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from src.models.checks import check_choice, check_range
 from src.models.encoders import ACTIVATIONS
 from src.ops.aggregation import AGGREGATIONS
 
@@ -26,6 +27,9 @@ class GroupDiscriminator(nn.Module):
 
     def __init__(self, hidden_dim: int, num_layers: int, activation: str, aggregation: str) -> None:
         super().__init__()
+        check_range("projector_layers", num_layers, 0)
+        check_choice("projector_activation", activation, ["none", *ACTIVATIONS])
+        check_choice("aggregation", aggregation, [*AGGREGATIONS, "linear"])
         self.projector = nn.ModuleList(nn.Linear(hidden_dim, hidden_dim) for _ in range(num_layers))
         self.activation = None if activation == "none" else ACTIVATIONS[activation]()
         self.linear = nn.Linear(hidden_dim, 1) if aggregation == "linear" else None

@@ -83,7 +83,7 @@ class GCN(nn.Module):
         return [cast(GCNLayer, layer) for layer in self.layers]
 
     def both_groups(
-        self, graph: Graph, kept_columns: Tensor, permutation: Tensor, targets: Tensor | None = None
+        self, graph: Graph, permutation: Tensor, kept_columns: Tensor | None = None, targets: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the embeddings of the graph and of its corrupted copy, in exact arithmetic at half the cost.
 
@@ -93,8 +93,8 @@ class GCN(nn.Module):
 
         Args:
             graph: The graph, shape (N, D).
-            kept_columns: Mask over the feature columns, shape (D,).
             permutation: Order of the features in the corrupted copy, int64, shape (N,).
+            kept_columns: Mask over the feature columns, shape (D,); None keeps all.
             targets: Nodes to embed, int64, shape (B,); None for all.
 
         Returns:
@@ -105,7 +105,8 @@ class GCN(nn.Module):
         """
         first, *others = self._stack
         if targets is None:
-            transformed = graph.features @ (first.weight * kept_columns[:, None])
+            weight = first.weight if kept_columns is None else first.weight * kept_columns[:, None]
+            transformed = graph.features @ weight
             positive = first.activate(graph.adjacency @ transformed)
             negative = first.activate(graph.adjacency @ permute_rows(transformed, permutation))
         else:
@@ -115,7 +116,9 @@ class GCN(nn.Module):
                     "set model.num_layers=1, or dataset.loader=full"
                 )
             propagated = propagate_rows(graph.adjacency, graph.features, targets, permutation)
-            positive, negative = first.activate(mask_columns(propagated, kept_columns) @ first.weight).chunk(2)
+            if kept_columns is not None:
+                propagated = mask_columns(propagated, kept_columns)
+            positive, negative = first.activate(propagated @ first.weight).chunk(2)
         for layer in others:
             positive, negative = layer(positive, graph.adjacency), layer(negative, graph.adjacency)
         return positive, negative

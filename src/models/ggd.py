@@ -7,10 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from src.graph import Graph
-from src.models.base import Method, check_choice, check_range
+from src.models.base import Method
+from src.models.checks import check_range
 from src.models.discriminator import GroupDiscriminator
-from src.models.encoders import ACTIVATIONS
-from src.ops.aggregation import AGGREGATIONS
 from src.ops.augmentation import drop_edges, keep_columns
 from src.ops.corruption import random_permutation
 from src.ops.losses import group_discrimination_loss
@@ -31,9 +30,6 @@ class GGD(Method):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        check_choice("projector_activation", projector_activation, ["none", *ACTIVATIONS])
-        check_choice("aggregation", aggregation, [*AGGREGATIONS, "linear"])
-        check_range("projector_layers", projector_layers, 0)
         check_range("feature_drop", feature_drop, 0, below=1)
         check_range("edge_drop", edge_drop, 0, below=1)
         check_range("hops", hops, 0)
@@ -46,7 +42,7 @@ class GGD(Method):
         thinned = Graph(graph.features, drop_edges(graph.adjacency, self.hparams["edge_drop"]))
         kept_columns = keep_columns(graph.num_features, self.hparams["feature_drop"], graph.device)
         permutation = random_permutation(graph.num_nodes, graph.device)
-        positive, negative = self.encoder.both_groups(thinned, kept_columns, permutation, targets)
+        positive, negative = self.encoder.both_groups(thinned, permutation, kept_columns, targets)
         return group_discrimination_loss(*self.discriminator(positive, negative))
 
     def embed(self, graph: Graph) -> Tensor:

@@ -11,21 +11,15 @@ from torch.nn import functional
 
 from src.graph import Graph
 from src.models import GGD
+from tests.conftest import SHARED
 
-SETTINGS: dict[str, Any] = {
-    "encoder": "gcn",
-    "hidden_dim": 16,
-    "num_layers": 1,
-    "activation": "prelu",
+SETTINGS: dict[str, Any] = SHARED | {
     "projector_layers": 2,
     "projector_activation": "none",
     "aggregation": "sum",
     "feature_drop": 0.25,
     "edge_drop": 0.0,
     "hops": 3,
-    "optimizer": "adam",
-    "learning_rate": 1e-3,
-    "weight_decay": 0.0,
 }
 
 
@@ -96,3 +90,25 @@ def test_dropped_edges_change_the_loss(small_graph: Graph) -> None:
         return model.loss(small_graph).item()
 
     assert loss(0.5) != loss(0.0)
+
+
+def test_the_loss_reaches_every_parameter_of_a_deep_projector_and_a_learned_aggregation(small_graph: Graph) -> None:
+    model = GGD(num_features=24, **(SETTINGS | {"aggregation": "linear", "feature_drop": 0.0}))
+    model.loss(small_graph).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("aggregation", "median", "aggregation is 'median'; it can be 'sum', 'mean', 'min', 'max', 'linear'"),
+        ("projector_activation", "tanh", "projector_activation is 'tanh'; it can be 'none', 'prelu'"),
+        ("projector_layers", -1, "projector_layers is -1; it must be at least 0"),
+        ("feature_drop", 1.0, "feature_drop is 1.0; it must be at least 0 and less than 1"),
+        ("edge_drop", -0.1, "edge_drop is -0.1; it must be at least 0 and less than 1"),
+        ("hops", -1, "hops is -1; it must be at least 0"),
+    ],
+)
+def test_settings_out_of_range(setting: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GGD(num_features=24, **(SETTINGS | {setting: value}))
