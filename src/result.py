@@ -6,22 +6,25 @@ import json
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    import torch
 
 PACKAGES = ("torch", "pytorch-lightning", "torch-geometric", "hydra-core", "scikit-learn", "numpy", "scipy")
 
 REFERENCE_NAMES = {
-    "raw": "raw features X",
+    "raw": "raw X",
     "smoothed_power": "X + A^n X",
-    "smoothed_ppr": "personalised PageRank of X",
-    "smoothed_mean": "mean of A^0 X .. A^n X",
-    "untrained": "untrained encoder H",
+    "smoothed_ppr": "PageRank of X",
+    "smoothed_mean": "mean of A^k X",
+    "untrained": "untrained H",
     "untrained_power": "untrained H + A^n H",
 }
+"""What the reference rows are called in tables; ``src.evaluation.references`` says what they are."""
 
 
 def versions() -> dict[str, str]:
@@ -31,6 +34,8 @@ def versions() -> dict[str, str]:
 
 def describe_device(device: torch.device) -> dict[str, Any]:
     """Kind and name of the device, and the number of CPU threads."""
+    import torch
+
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {"type": device.type, "name": name, "threads": torch.get_num_threads()}
 
@@ -76,5 +81,7 @@ def print_result(result: dict[str, Any], run_dir: Path) -> None:
 def chosen(row: dict[str, Any]) -> str:
     """What the validation nodes chose for a row, in words."""
     parts = [row["candidate"]] if row["candidate"] else []
+    if row["l2_normalize"]:
+        parts.append("rows of length 1")
     parts.append(f"C={row['C']:g}" + ("" if row["converged"] else " (not converged)"))
     return ", ".join(parts)

@@ -13,9 +13,9 @@ from src.ops.diffusion import mean_of_powers, personalised_pagerank
 from src.ops.propagation import graph_power
 from src.ops.sparse import SparseMatrix
 
-POWERS = (1, 2, 5, 10)
+POWERS = (1, 5, 10)
 TELEPORTS = (0.1, 0.2)
-MEANS = (2, 5, 10)
+MEANS = (5, 10)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from src.evaluation.probe import LinearProbe
+from src.evaluation.probe import LinearProbe, rotate
 from src.graph import Labels
 
 STRENGTHS = (0.1, 1.0, 10.0)
@@ -30,7 +30,7 @@ def embeddings(labels: Labels) -> Tensor:
     return x
 
 
-def probe(strengths: tuple[float, ...] = STRENGTHS, l2_normalize: bool = False) -> LinearProbe:
+def probe(strengths: tuple[float, ...] = STRENGTHS, l2_normalize: bool | str = False) -> LinearProbe:
     return LinearProbe(strengths, l2_normalize, max_iter=1000)
 
 
@@ -48,7 +48,7 @@ def test_equals_plain_logistic_regression_on_the_centred_scaled_embeddings(embed
 
 def test_rotation_leaves_the_solution_as_it_is(embeddings: Tensor, labels: Labels) -> None:
     x = embeddings.double().numpy()
-    rotated = LinearProbe._rotate(x, labels.train.numpy())
+    rotated = rotate(x, labels.train.numpy())
     assert rotated.shape == (300, 60)
     y = labels.classes.numpy()
     logits = []
@@ -93,6 +93,17 @@ def test_l2_normalisation_ignores_the_lengths(embeddings: Tensor, labels: Labels
     first = probe(l2_normalize=True).evaluate(embeddings, labels)
     second = probe(l2_normalize=True).evaluate(stretched, labels)
     assert (first.C, first.val_accuracy) == (second.C, second.val_accuracy)
+
+
+def test_auto_normalises_where_the_validation_nodes_want_it(embeddings: Tensor, labels: Labels) -> None:
+    stretched = embeddings * torch.logspace(-3, 3, 300)[torch.randperm(300), None]
+    assert probe(l2_normalize="auto").evaluate(stretched, labels) == probe(l2_normalize=True).evaluate(
+        stretched, labels
+    )
+    perfect = torch.nn.functional.one_hot(labels.classes, 3).float()
+    assert not probe(l2_normalize="auto").evaluate(perfect, labels).l2_normalize  # a tie
+    with pytest.raises(ValueError, match="'maybe'; it can be true, false or auto"):
+        probe(l2_normalize="maybe")
 
 
 def test_a_bound_on_steps_that_is_met_is_reported(embeddings: Tensor, labels: Labels) -> None:
