@@ -16,16 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-log = logging.getLogger(__name__)
+from src.result import REFERENCE_NAMES
 
-REFERENCE_HEADINGS = {
-    "raw": "X",
-    "smoothed_power": "X + A^n X",
-    "smoothed_ppr": "PPR of X",
-    "smoothed_mean": "mean of A^k X",
-    "untrained": "untrained H",
-    "untrained_power": "untrained H + A^n H",
-}
+log = logging.getLogger(__name__)
 
 
 class SweepSummary(Callback):
@@ -65,7 +58,7 @@ def write_summary(sweep_dir: Path) -> None:
     (sweep_dir / "summary.json").write_text(json.dumps(rows, indent=2) + "\n")
 
     headings = ["setting", "runs", "failed", "validation", "test", "fit seconds"]
-    references = [name for name in REFERENCE_HEADINGS if any(name in row["references"] for row in rows)]
+    references = [name for name in REFERENCE_NAMES if any(name in row["references"] for row in rows)]
     cells = [
         [
             row["setting"],
@@ -78,7 +71,7 @@ def write_summary(sweep_dir: Path) -> None:
         ]
         for row in rows
     ]
-    lines = [headings + [REFERENCE_HEADINGS[name] for name in references], ["---"] * (6 + len(references)), *cells]
+    lines = [headings + [REFERENCE_NAMES[name] for name in references], ["---"] * (6 + len(references)), *cells]
     (sweep_dir / "summary.md").write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
     table = Table(*headings, title="accuracy in %: mean ± standard deviation over the runs", title_justify="left")
     for row in cells:

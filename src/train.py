@@ -37,6 +37,7 @@ def main(cfg: DictConfig) -> float:
     OmegaConf.save(cfg, run_dir / "config.yaml", resolve=True)
     result = {"status": "running", "dataset": choices["dataset"], "model": choices["model"], "seed": cfg.seed}
     result["versions"] = versions()
+    write_result(result, run_dir)  # what a run leaves that is killed
     try:
         run(cfg, run_dir, result)
         result["status"] = "finished"
@@ -58,6 +59,7 @@ def main(cfg: DictConfig) -> float:
 
 def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
     """Train, embed and evaluate as ``cfg`` says; fill in ``result`` as its parts come to be known."""
+    timing: dict[str, float | None] = {}
     started = time.perf_counter()
     # Imported here, since these take seconds that --help and a mistyped name need not wait for.
     import numpy as np
@@ -65,12 +67,12 @@ def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
     from hydra.utils import instantiate
     from pytorch_lightning import seed_everything
 
-    from src import memory
     from src.callbacks import StepTimer
     from src.evaluation.references import reference_results
+    from src.measure import peak_gpu_mb, peak_rss_mb, reset_peak, stopwatch
     from src.result import describe_device
 
-    memory.reset_peak()
+    reset_peak()
     datamodule: GraphDataModule = instantiate(cfg.dataset, _convert_="all")
     datamodule.setup()
 
@@ -78,48 +80,46 @@ def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
         seed_everything(cfg.seed, workers=True, verbose=False)
         return instantiate(cfg.model, num_features=datamodule.graph.num_features, _convert_="all")
 
-    model = new_model()
+    model, timer = new_model(), StepTimer()
+    trainer = make_trainer(cfg, run_dir, timer)
+    device = trainer.strategy.root_device
+    probe = instantiate(cfg.evaluation.probe, _convert_="all")
+    num_entries = datamodule.graph.num_nodes * datamodule.graph.num_features
+    with_references = wants_references(cfg.evaluation.references, num_entries)
     result["split"] = datamodule.describe_split()
     result["hyperparameters"] = dict(model.hparams) | datamodule.describe_options() | describe_trainer(cfg.trainer)
-    timer = StepTimer()
-    trainer = make_trainer(cfg, run_dir, timer)
-    if trainer.world_size > 1:
-        raise ValueError(f"trainer.devices asks for {trainer.world_size} processes; set trainer.devices=1")
-    device = trainer.strategy.root_device
     result["device"] = describe_device(device)
-    timing: dict[str, float | None] = {"prepare_seconds": time.perf_counter() - started}
+    timing["prepare_seconds"] = time.perf_counter() - started
 
     fit(trainer, model, datamodule, cfg.ckpt_path, run_dir / "checkpoints" / "last.ckpt")
     timing |= {"fit_seconds": timer.fit_seconds, "step_ms_median": timer.step_ms_median}
 
-    lap = time.perf_counter()
     graph, labels = datamodule.graph.to(device), datamodule.labels
-    with torch.no_grad():
+    with stopwatch(timing, "embed_seconds"), torch.no_grad():
         embeddings = model.to(device).embed(graph).cpu()
     np.save(run_dir / "embeddings.npy", embeddings.numpy())
-    timing["embed_seconds"] = time.perf_counter() - lap
 
-    lap = time.perf_counter()
-    probe = instantiate(cfg.evaluation.probe, _convert_="all")
-    probed = probe.evaluate(embeddings, labels)
+    with stopwatch(timing, "probe_seconds"):
+        probed = probe.evaluate(embeddings, labels)
     result |= {"test_accuracy": probed.test_accuracy, "val_accuracy": probed.val_accuracy, "probe": probed.as_dict()}
-    timing["probe_seconds"] = time.perf_counter() - lap
 
-    lap = time.perf_counter()
     result["references"] = None
-    if wants_references(cfg.evaluation.references, graph.num_nodes * graph.num_features):
-        with torch.no_grad():
+    with stopwatch(timing, "references_seconds"), torch.no_grad():
+        if with_references:
             untrained = new_model().to(device).encode(graph)
-        rows = reference_results(graph, labels, untrained, probe, lambda name: log.info("reference: %s", name))
-        result["references"] = {name: row.as_dict() for name, row in rows.items()}
-    timing["references_seconds"] = time.perf_counter() - lap
+            rows = reference_results(graph, labels, untrained, probe, lambda name: log.info("reference: %s", name))
+            result["references"] = {name: row.as_dict() for name, row in rows.items()}
     timing["wall_seconds"] = time.perf_counter() - started
     result["timing"] = timing
-    result["memory"] = {"peak_rss_mb": memory.peak_rss_mb(), "peak_gpu_mb": memory.peak_gpu_mb()}
+    result["memory"] = {"peak_rss_mb": peak_rss_mb(), "peak_gpu_mb": peak_gpu_mb()}
 
 
 def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Trainer:
-    """Build the Trainer of ``cfg.trainer`` with its logger, progress, and a checkpoint every half minute."""
+    """Build the Trainer of ``cfg.trainer`` with its logger, progress, and a checkpoint every half minute.
+
+    Raises:
+        ValueError: If it asks for more than one process.
+    """
     import datetime
 
     import torch
@@ -142,7 +142,7 @@ def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Train
         save_on_exception=True,
         enable_version_counter=False,
     )
-    return instantiate(
+    trainer = instantiate(
         cfg.trainer,
         accelerator=accelerator,
         logger=instantiate(cfg.logger),
@@ -150,6 +150,9 @@ def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Train
         default_root_dir=str(run_dir),
         _convert_="all",
     )
+    if trainer.world_size > 1:
+        raise ValueError(f"trainer.devices asks for {trainer.world_size} processes; set trainer.devices=1")
+    return trainer
 
 
 def fit(trainer: pl.Trainer, model: Method, datamodule: GraphDataModule, ckpt_path: str | None, last: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_run_leaves_everything_that_it_should(run: Run, tmp_path: Path) -> Non
     assert GGD.load_from_checkpoint(checkpoint, weights_only=True).hparams["hidden_dim"] == 32
     assert not [path for path in folder.rglob("*") if "=" in path.name]
 
-    for part in ("step 20 of 20, loss", "raw features X", "untrained encoder H", f"files: {folder}"):
+    for part in ("step 20 of 20, loss", "raw X", "untrained H + A^n H", f"files: {folder}"):
         assert part in outcome.stdout
     assert "warn" not in outcome.stderr.lower()
 
@@ -150,6 +150,7 @@ def test_interrupted_saves_and_says_how_to_go_on(run: Run, tmp_path: Path) -> No
         (("dataset.loader=rows", "model.num_layers=2"), "set model.num_layers=1, or dataset.loader=full"),
         (("evaluation.references=maybe",), "it can be true, false or auto"),
         (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt is not a file"),
+        (("trainer.devices=2", "trainer.accelerator=cpu"), "set trainer.devices=1"),
     ],
 )
 def test_bad_settings_end_with_a_clear_error(

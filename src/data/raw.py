@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import logging
 import os
 import shutil
@@ -111,7 +112,7 @@ class RawFiles:
                 partial = folder / f"{name}.partial-{os.getpid()}"
                 shutil.copyfile(destination, partial)
                 os.replace(partial, kept)
-        except (OSError, ValueError) as error:
+        except (OSError, http.client.HTTPException) as error:
             found = "".join(f"\n  - damaged: {line}" for line in damaged)
             raise FileNotFoundError(
                 f"The file {name} of {self.folder} is not to be had: {url}: {error}.{found}\n"

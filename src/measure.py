@@ -1,13 +1,23 @@
-"""Peak memory of a run."""
+"""Seconds and peak memory of a run."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+
+
+@contextlib.contextmanager
+def stopwatch(timing: dict[str, float | None], name: str) -> Iterator[None]:
+    """Note the seconds that the block takes as ``timing[name]``."""
+    started = time.perf_counter()
+    yield
+    timing[name] = time.perf_counter() - started
 
 
 def reset_peak() -> None:
