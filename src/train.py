@@ -118,7 +118,7 @@ def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Train
     """Build the Trainer of ``cfg.trainer`` with its logger, progress, and a checkpoint every half minute.
 
     Raises:
-        ValueError: If it asks for more than one process.
+        ValueError: If it asks for more than one process, or would never end.
     """
     import datetime
 
@@ -152,6 +152,8 @@ def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Train
     )
     if trainer.world_size > 1:
         raise ValueError(f"trainer.devices asks for {trainer.world_size} processes; set trainer.devices=1")
+    if trainer.max_steps == -1 and trainer.max_epochs == -1:
+        raise ValueError("training would never end: set trainer.max_steps or trainer.max_epochs")
     return trainer
 
 

@@ -151,6 +151,7 @@ def test_interrupted_saves_and_says_how_to_go_on(run: Run, tmp_path: Path) -> No
         (("evaluation.references=maybe",), "it can be true, false or auto"),
         (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt is not a file"),
         (("trainer.devices=2", "trainer.accelerator=cpu"), "set trainer.devices=1"),
+        (("trainer.max_steps=-1",), "training would never end"),
     ],
 )
 def test_bad_settings_end_with_a_clear_error(
