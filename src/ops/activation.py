@@ -11,8 +11,8 @@ from torch import Tensor
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
     """Return max(x, 0) + slope * min(x, 0), He et al. (2015), Eq. 1.
 
-    Its gradient takes five passes of plain arithmetic. PyTorch's own kernel is five times slower on the CPU, measured
-    on 2,708 x 512.
+    Its gradient takes five passes of plain arithmetic. PyTorch's own kernel is three times slower on the CPU: 5.1
+    against 1.8 ms on 2,708 x 512.
 
     Args:
         x: Any shape.
