@@ -16,6 +16,7 @@ from torch_geometric.transforms import LargestConnectedComponents
 from src.data.features import scale_features
 from src.data.splits import make_labels
 from src.graph import Batch, Graph, Labels
+from src.ops.checks import check_choice, check_range
 from src.ops.propagation import check_edges, normalised_adjacency
 
 log = logging.getLogger(__name__)
@@ -53,10 +54,8 @@ class GraphDataModule(pl.LightningDataModule, ABC):
         batch_size: int,
     ) -> None:
         super().__init__()
-        if loader not in LOADERS:
-            raise ValueError(f"dataset.loader is {loader!r}; it can be {', '.join(map(repr, LOADERS))}")
-        if batch_size < 1:
-            raise ValueError(f"dataset.batch_size is {batch_size}; it must be at least 1")
+        check_choice("dataset.loader", loader, LOADERS)
+        check_range("dataset.batch_size", batch_size, 1)
         self.dataset = name  # Lightning keeps ``name`` for itself
         self.counts = dict(counts)
         self.split = split

@@ -9,6 +9,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import StandardScaler, normalize
 from torch import Tensor
 
+from src.ops.checks import check_choice
 from src.ops.sparse import SparseMatrix
 
 SCALINGS = ("none", "row", "l2", "tfidf", "standardize")
@@ -41,6 +42,7 @@ def scale_features(x: Tensor, scaling: str) -> Tensor | SparseMatrix:
             f"the features hold {len(bad):,} values that are NaN or infinite, the first at node {row}, "
             f"column {column}: replace them before training"
         )
+    check_choice("dataset.feature_scaling", scaling, SCALINGS)
     matrix = sp.csr_matrix(x.numpy())
     if scaling == "none":
         scaled = matrix
@@ -50,10 +52,8 @@ def scale_features(x: Tensor, scaling: str) -> Tensor | SparseMatrix:
         scaled = normalize(matrix, norm="l2")
     elif scaling == "tfidf":
         scaled = TfidfTransformer().fit_transform(matrix)
-    elif scaling == "standardize":
-        return torch.from_numpy(StandardScaler().fit_transform(x.numpy()).astype(np.float32))
     else:
-        raise ValueError(f"dataset.feature_scaling is {scaling!r}; it can be {', '.join(map(repr, SCALINGS))}")
+        return torch.from_numpy(StandardScaler().fit_transform(x.numpy()).astype(np.float32))
     if scaled.nnz > SPARSE_BELOW * np.prod(scaled.shape):
         return torch.from_numpy(scaled.toarray().astype(np.float32))
     return SparseMatrix.from_parts(

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from src.graph import Labels
+from src.ops.checks import check_choice
 
 SPLITS = ("public", "random", "per_class")
 
@@ -23,6 +24,7 @@ def make_labels(data: Data, split: str, seed: int) -> Labels:
     Raises:
         ValueError: If the split is unknown, the dataset ships none, or a class is missing from training.
     """
+    check_choice("dataset.split", split, SPLITS)
     classes = data.y
     generator = torch.Generator().manual_seed(seed)
     if split == "public":
@@ -31,10 +33,8 @@ def make_labels(data: Data, split: str, seed: int) -> Labels:
         parts = tuple(data[f"{part}_mask"].nonzero().squeeze(1) for part in ("train", "val", "test"))
     elif split == "random":
         parts = random_split(classes, generator)
-    elif split == "per_class":
-        parts = per_class_split(classes, generator)
     else:
-        raise ValueError(f"dataset.split is {split!r}; it can be {', '.join(map(repr, SPLITS))}")
+        parts = per_class_split(classes, generator)
     labels = Labels(classes, *(part.sort().values for part in parts))
     missing = sorted(set(range(labels.num_classes)) - set(classes[labels.train].tolist()))
     if missing:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from src.graph import Batch, Graph
-from src.models.checks import check_choice, check_range
 from src.models.encoders import ACTIVATIONS, ENCODERS
+from src.ops.checks import check_choice, check_range
 
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 

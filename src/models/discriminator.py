@@ -6,9 +6,9 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from src.models.checks import check_choice, check_range
 from src.models.encoders import ACTIVATIONS
 from src.ops.aggregation import AGGREGATIONS
+from src.ops.checks import check_choice, check_range
 
 
 class GroupDiscriminator(nn.Module):

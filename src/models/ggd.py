@@ -8,9 +8,9 @@ from torch import Tensor
 
 from src.graph import Graph
 from src.models.base import Method
-from src.models.checks import check_range
 from src.models.discriminator import GroupDiscriminator
 from src.ops.augmentation import drop_edges, keep_columns
+from src.ops.checks import check_range
 from src.ops.corruption import random_permutation
 from src.ops.losses import group_discrimination_loss
 from src.ops.propagation import graph_power
