@@ -11,7 +11,7 @@ from src.evaluation.probe import LinearProbe, ProbeResult
 from src.graph import Graph, Labels
 from src.ops.diffusion import mean_of_powers, personalised_pagerank
 from src.ops.propagation import graph_power
-from src.ops.sparse import SparseMatrix
+from src.ops.sparse import to_dense
 
 POWERS = (1, 5, 10)
 TELEPORTS = (0.1, 0.2)
@@ -36,7 +36,7 @@ def reference_results(
         of A^0 X, ..., A^n X. ``untrained``: H. ``untrained_power``: H + A^n H.
     """
     adjacency = graph.adjacency
-    x = graph.features.to_dense() if isinstance(graph.features, SparseMatrix) else graph.features
+    x = to_dense(graph.features)
 
     def powers(z: Tensor) -> dict[str, Callable[[], Tensor]]:
         return {f"n={n}": lambda n=n: z + graph_power(adjacency, z, n) for n in POWERS}  # type: ignore[misc]
@@ -45,7 +45,7 @@ def reference_results(
         "raw": {"": lambda: x},
         "smoothed_power": powers(x),
         "smoothed_ppr": {
-            f"alpha={a}": lambda a=a: personalised_pagerank(adjacency, x, a)  # type: ignore[misc]
+            f"alpha={a}": lambda a=a: personalised_pagerank(adjacency, a, 1e-3) @ x  # type: ignore[misc]
             for a in TELEPORTS
         },
         "smoothed_mean": {f"n={n}": lambda n=n: mean_of_powers(adjacency, x, n) for n in MEANS},  # type: ignore[misc]

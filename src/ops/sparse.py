@@ -70,6 +70,12 @@ class SparseMatrix:
         return torch.repeat_interleave(self.row_lengths)
 
     @cached_property
+    def edge_index(self) -> Tensor:
+        """Edges (source, target) as PyG has them, without self-loops and entries of 0, int64, shape (2, edges)."""
+        kept = (self.rows != self.columns) & (self.values != 0)
+        return torch.stack([self.columns[kept], self.rows[kept]])
+
+    @cached_property
     def mirror(self) -> Tensor:
         """Position of the entry (j, i) for each entry (i, j) of a symmetric matrix, int64, shape (E,)."""
         return torch.argsort(self.columns, stable=True)
@@ -120,6 +126,10 @@ class SparseMatrix:
         return SparseMatrix(self.csr.to(*args, **kwargs), self.symmetric)
 
     def to_dense(self) -> Tensor:
+        return self._dense
+
+    @cached_property
+    def _dense(self) -> Tensor:
         return self.csr.to_dense()
 
     def __matmul__(self, dense: Tensor) -> Tensor:
@@ -139,3 +149,8 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         with torch.autocast(gradients[0].device.type, enabled=False):
             return torch.sparse.mm(ctx.matrix.transposed, gradients[0].contiguous()), None
+
+
+def to_dense(x: Tensor | SparseMatrix) -> Tensor:
+    """Return X as a tensor, whichever it is."""
+    return x.to_dense() if isinstance(x, SparseMatrix) else x
