@@ -55,11 +55,15 @@ class Method(pl.LightningModule, ABC):
 
     def encode(self, graph: Graph) -> Tensor:
         """Return the encoder's output for every node, shape (N, D')."""
-        return self.encoder(graph)
+        return self.encoder(graph.features, graph.adjacency)
 
     def embed(self, graph: Graph) -> Tensor:
         """Return the embedding that the method is judged by, shape (N, D')."""
         return self.encode(graph)
+
+    def statistics(self, graph: Graph) -> dict[str, float]:
+        """Return what else is worth knowing of the model, by name; it goes into ``result.json``."""
+        return {}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.loss(batch.graph, batch.targets)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from src.graph import Graph
 from src.models.base import Method
+from src.models.discriminator import BilinearDiscriminator, mean_summary, summary_statistics
 from src.ops.corruption import random_permutation
 from src.ops.losses import group_discrimination_loss
 
 
 class DGI(Method):
-    """Score each node against a summary of the graph, sigma(h' W s + b), and tell the graph from a corrupted copy.
+    """Score each node against a summary of the graph, and tell the graph from a corrupted copy.
 
-    The scores of all nodes are H (W s): a vector is made first, and no N x D' x D' product is formed.
+    On batches of nodes the summary is that of the batch, as Veličković et al. do on large graphs.
     """
 
     def __init__(self, summary: str | float, **shared: Any) -> None:
@@ -24,22 +24,17 @@ class DGI(Method):
         if isinstance(summary, str) and summary != "mean":
             raise ValueError(f"summary is {summary!r}; it can be 'mean' or a number")
         self.save_hyperparameters()
-        self.bilinear = nn.Bilinear(shared["hidden_dim"], shared["hidden_dim"], 1)
-        nn.init.xavier_uniform_(self.bilinear.weight)
-        nn.init.zeros_(self.bilinear.bias)
+        self.discriminator = BilinearDiscriminator(shared["hidden_dim"])
 
     def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:
-        if targets is not None:
-            raise ValueError("DGI's summary is a mean over all nodes: set dataset.loader=full")
-        positive, negative = self.encoder.both_groups(graph, random_permutation(graph.num_nodes, graph.device))
-        direction = self.bilinear.weight[0] @ self.summarise(positive)
-        return group_discrimination_loss(
-            positive @ direction + self.bilinear.bias, negative @ direction + self.bilinear.bias
-        )
+        permutation = random_permutation(graph.num_nodes, graph.device)
+        positive, negative = self.encoder.both_groups(graph.features, graph.adjacency, permutation, targets=targets)
+        return group_discrimination_loss(*self.discriminator(self.summarise(positive), positive, negative))
 
     def summarise(self, embeddings: Tensor) -> Tensor:
-        """Return the summary vector s, shape (D',): the sigmoid of the mean embedding, or the constant asked for."""
+        """Return the summary vector, shape (D',): that of the embeddings, or the constant asked for."""
         summary = self.hparams["summary"]
-        if summary == "mean":
-            return torch.sigmoid(embeddings.mean(dim=0))
-        return embeddings.new_full((embeddings.shape[1],), summary)
+        return mean_summary(embeddings) if summary == "mean" else embeddings.new_full((embeddings.shape[1],), summary)
+
+    def statistics(self, graph: Graph) -> dict[str, float]:
+        return summary_statistics(self.summarise(self.encode(graph)))

@@ -23,5 +23,5 @@ class DGIBCE(Method):
 
     def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:
         permutation = random_permutation(graph.num_nodes, graph.device)
-        positive, negative = self.encoder.both_groups(graph, permutation, targets=targets)
+        positive, negative = self.encoder.both_groups(graph.features, graph.adjacency, permutation, targets=targets)
         return group_discrimination_loss(*self.discriminator(positive, negative))

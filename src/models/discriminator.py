@@ -1,9 +1,10 @@
-"""The group discriminator: projector and aggregation, from embeddings to logits."""
+"""Discriminators, from embeddings to logits: of groups, and of nodes against the summary of a graph."""
 
 from __future__ import annotations
 
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from src.models.encoders import ACTIVATIONS
@@ -61,3 +62,35 @@ class GroupDiscriminator(nn.Module):
         for layer in cast(list[nn.Linear], list(reversed(self.projector))):
             weight, bias = layer.weight.T @ weight, bias + layer.bias @ weight
         return weight, bias
+
+
+class BilinearDiscriminator(nn.Module):
+    """The score h' W s + b of each node against one summary vector, with Xavier weights and the bias at zero.
+
+    The scores of all nodes are H (W s): a vector is made first, and no N x D' x D' product is formed.
+    """
+
+    def __init__(self, hidden_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1, hidden_dim, hidden_dim))  # a single score, as in nn.Bilinear
+        self.bias = nn.Parameter(torch.zeros(1))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, summary: Tensor, *groups: Tensor) -> list[Tensor]:
+        """Return the logits of each group of shape (N, D') against a summary of shape (D',), each of shape (N,)."""
+        direction = self.weight[0] @ summary
+        return [embeddings @ direction + self.bias for embeddings in groups]
+
+
+def mean_summary(embeddings: Tensor) -> Tensor:
+    """Return the summary vector s, shape (D',): the sigmoid of the mean embedding."""
+    return torch.sigmoid(embeddings.mean(dim=0))
+
+
+def summary_statistics(summary: Tensor) -> dict[str, float]:
+    """Return mean, population standard deviation and range (largest less smallest) of the elements."""
+    return {
+        "summary_mean": summary.mean().item(),
+        "summary_std": summary.std(correction=0).item(),
+        "summary_range": (summary.max() - summary.min()).item(),
+    }

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import MLP, GATConv, GINConv, SAGEConv
 
-from src.graph import Graph
 from src.ops.activation import prelu
 from src.ops.corruption import permute_rows
-from src.ops.propagation import propagate_rows
-from src.ops.sparse import SparseMatrix
+from src.ops.diffusion import Diffusion
+from src.ops.propagation import graph_power, propagate_rows
+from src.ops.sparse import SparseMatrix, to_dense
 
 
 class PReLU(nn.PReLU):
@@ -30,33 +32,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-class GCNLayer(nn.Module):
-    """sigma(A^ X W + b), Kipf & Welling (2017), Eq. 2, with Xavier weights and the bias at zero.
-
-    Args:
-        in_dim: Columns of X.
-        out_dim: Columns of W.
-        activation: A key of ``ACTIVATIONS``.
-    """
-
-    def __init__(self, in_dim: int, out_dim: int, activation: str) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(in_dim, out_dim))
-        self.bias = nn.Parameter(torch.zeros(out_dim))
-        self.activation = ACTIVATIONS[activation]()
-        nn.init.xavier_uniform_(self.weight)
-
-    def forward(self, x: Tensor | SparseMatrix, adjacency: SparseMatrix) -> Tensor:
-        """Return the layer's output, shape (N, out_dim)."""
-        return self.activate(adjacency @ (x @ self.weight))
-
-    def activate(self, propagated: Tensor) -> Tensor:
-        """Return sigma(propagated + b), where ``propagated`` stands for A^ X W."""
-        return self.activation(propagated + self.bias)
-
-
-class GCN(nn.Module):
-    """A stack of GCN layers of one width.
+class Encoder(nn.Module, ABC):
+    """From features and a graph to one vector for each node.
 
     Args:
         num_features: D.
@@ -67,32 +44,25 @@ class GCN(nn.Module):
 
     def __init__(self, num_features: int, hidden_dim: int, num_layers: int, activation: str) -> None:
         super().__init__()
-        widths = [num_features] + [hidden_dim] * num_layers
-        self.layers = nn.ModuleList(GCNLayer(a, b, activation) for a, b in itertools.pairwise(widths))
+        self.num_layers = num_layers
 
-    def forward(self, graph: Graph) -> Tensor:
-        """Return the embeddings of all nodes, shape (N, D')."""
-        first, *others = self._stack
-        x = first(graph.features, graph.adjacency)
-        for layer in others:
-            x = layer(x, graph.adjacency)
-        return x
-
-    @property
-    def _stack(self) -> list[GCNLayer]:
-        return [cast(GCNLayer, layer) for layer in self.layers]
+    @abstractmethod
+    def forward(self, features: Tensor | SparseMatrix, adjacency: SparseMatrix | Diffusion) -> Tensor:
+        """Return the embeddings of all nodes, shape (N, D'), from features (N, D) and adjacency (N, N)."""
 
     def both_groups(
-        self, graph: Graph, permutation: Tensor, kept_columns: Tensor | None = None, targets: Tensor | None = None
+        self,
+        features: Tensor | SparseMatrix,
+        adjacency: SparseMatrix | Diffusion,
+        permutation: Tensor,
+        kept_columns: Tensor | None = None,
+        targets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the embeddings of the graph and of its corrupted copy, in exact arithmetic at half the cost.
-
-        Three equalities for the first layer, with features X, column mask M and row permutation P: (X M) W = X (M W),
-        so X is never copied; (P X) W = P (X W), so both groups share one dense product; and rows of A (P X) W need
-        only those rows of A, so that one layer can be trained on batches of nodes.
+        """Return the embeddings of the graph and of its corrupted copy: here by two plain passes.
 
         Args:
-            graph: The graph, shape (N, D).
+            features: X, shape (N, D).
+            adjacency: A, or a diffusion of it, shape (N, N).
             permutation: Order of the features in the corrupted copy, int64, shape (N,).
             kept_columns: Mask over the feature columns, shape (D,); None keeps all.
             targets: Nodes to embed, int64, shape (B,); None for all.
@@ -101,27 +71,158 @@ class GCN(nn.Module):
             Positive and negative group, each of shape (B, D').
 
         Raises:
-            ValueError: If targets are given to an encoder of several layers.
+            ValueError: If this encoder can't embed some nodes without all others.
+        """
+        if targets is not None:
+            raise ValueError(
+                "batches of target nodes are exact for encoder=gcn or sgc of one layer only, and this is "
+                f"{type(self).__name__} of {self.num_layers}: set dataset.loader=full"
+            )
+        x = to_dense(features) if kept_columns is None else to_dense(features) * kept_columns
+        return self(x, adjacency), self(x[permutation], adjacency)
+
+
+class GCNLayer(nn.Module):
+    """sigma(A^hops X W + b), Kipf & Welling (2017), Eq. 2 with one hop, with Xavier weights and the bias at zero.
+
+    Args:
+        in_dim: Columns of X.
+        out_dim: Columns of W.
+        activation: A key of ``ACTIVATIONS``.
+        hops: Products with the adjacency.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, activation: str, hops: int = 1) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_dim, out_dim))
+        self.bias = nn.Parameter(torch.zeros(out_dim))
+        self.activation = ACTIVATIONS[activation]()
+        self.hops = hops
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Tensor | SparseMatrix, adjacency: SparseMatrix | Diffusion) -> Tensor:
+        """Return the layer's output, shape (N, out_dim)."""
+        return self.propagate(x @ self.weight, adjacency)
+
+    def propagate(self, transformed: Tensor, adjacency: SparseMatrix | Diffusion) -> Tensor:
+        """Return the layer's output, where ``transformed`` stands for X W."""
+        return self.activate(graph_power(adjacency, transformed, self.hops))
+
+    def activate(self, propagated: Tensor) -> Tensor:
+        """Return the layer's output, where ``propagated`` stands for A^hops X W."""
+        return self.activation(propagated + self.bias)
+
+
+class GCN(Encoder):
+    """A stack of GCN layers of one width, with a cheaper road to both groups."""
+
+    def __init__(self, num_features: int, hidden_dim: int, num_layers: int, activation: str) -> None:
+        super().__init__(num_features, hidden_dim, num_layers, activation)
+        widths = [num_features] + [hidden_dim] * num_layers
+        self.layers = nn.ModuleList(GCNLayer(a, b, activation) for a, b in itertools.pairwise(widths))
+
+    def forward(self, features: Tensor | SparseMatrix, adjacency: SparseMatrix | Diffusion) -> Tensor:
+        x = features
+        for layer in self._stack:
+            x = layer(x, adjacency)
+        return cast(Tensor, x)
+
+    @property
+    def _stack(self) -> list[GCNLayer]:
+        return [cast(GCNLayer, layer) for layer in self.layers]
+
+    def both_groups(
+        self,
+        features: Tensor | SparseMatrix,
+        adjacency: SparseMatrix | Diffusion,
+        permutation: Tensor,
+        kept_columns: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return what two plain passes give, in exact arithmetic at half the cost.
+
+        Three equalities for the first layer, with features X, column mask M and row permutation P: (X M) W = X (M W),
+        so X is never copied; (P X) W = P (X W), so both groups share one dense product; and rows of A (P X) W need
+        only those rows of A, so that one layer can be trained on batches of nodes.
         """
         first, *others = self._stack
-        if targets is None:
-            weight = first.weight if kept_columns is None else first.weight * kept_columns[:, None]
-            transformed = graph.features @ weight
-            positive = first.activate(graph.adjacency @ transformed)
-            negative = first.activate(graph.adjacency @ permute_rows(transformed, permutation))
-        else:
-            if others:
-                raise ValueError(
-                    f"batches of target nodes are exact for one layer only, and this encoder has {len(self.layers)}: "
-                    "set model.num_layers=1, or dataset.loader=full"
-                )
-            propagated = propagate_rows(graph.adjacency, graph.features, targets, permutation)
+        if targets is not None:
+            if others or first.hops > 1:
+                return super().both_groups(features, adjacency, permutation, kept_columns, targets)
+            propagated = propagate_rows(adjacency, features, targets, permutation)
             if kept_columns is not None:
                 propagated = mask_columns(propagated, kept_columns)
             positive, negative = first.activate(propagated @ first.weight).chunk(2)
+            return positive, negative
+        weight = first.weight if kept_columns is None else first.weight * kept_columns[:, None]
+        transformed = features @ weight
+        positive = first.propagate(transformed, adjacency)
+        negative = first.propagate(permute_rows(transformed, permutation), adjacency)
         for layer in others:
-            positive, negative = layer(positive, graph.adjacency), layer(negative, graph.adjacency)
+            positive, negative = layer(positive, adjacency), layer(negative, adjacency)
         return positive, negative
+
+
+class SGC(GCN):
+    """sigma(A^K X W + b), Wu et al. (2019): one weight, K = ``num_layers`` hops."""
+
+    def __init__(self, num_features: int, hidden_dim: int, num_layers: int, activation: str) -> None:
+        super().__init__(num_features, hidden_dim, 1, activation)
+        self.num_layers = num_layers
+        self._stack[0].hops = num_layers
+
+
+class PyGEncoder(Encoder):
+    """A stack of one of PyG's convolutions. It sees which nodes are joined, not the weights of the edges."""
+
+    def __init__(self, num_features: int, hidden_dim: int, num_layers: int, activation: str) -> None:
+        super().__init__(num_features, hidden_dim, num_layers, activation)
+        widths = [num_features] + [hidden_dim] * num_layers
+        self.convolutions = nn.ModuleList(self.convolution(a, b) for a, b in itertools.pairwise(widths))
+        self.activations = nn.ModuleList(ACTIVATIONS[activation]() for _ in range(num_layers))
+
+    @staticmethod
+    @abstractmethod
+    def convolution(in_dim: int, out_dim: int) -> nn.Module:
+        """Return one layer, without activation."""
+
+    def forward(self, features: Tensor | SparseMatrix, adjacency: SparseMatrix | Diffusion) -> Tensor:
+        if isinstance(adjacency, Diffusion):
+            raise ValueError(
+                f"{type(self).__name__} needs edges, and a matrix-free diffusion has none: set model.top_k=32, or "
+                "model.encoder=gcn or sgc"
+            )
+        x = to_dense(features)
+        for convolution, activation in zip(self.convolutions, self.activations, strict=True):
+            x = activation(convolution(x, adjacency.edge_index))
+        return x
+
+
+class GAT(PyGEncoder):
+    """Attention over the neighbours, Veličković et al. (2018), with one head."""
+
+    @staticmethod
+    def convolution(in_dim: int, out_dim: int) -> nn.Module:
+        return GATConv(in_dim, out_dim)
+
+
+class SAGE(PyGEncoder):
+    """The mean of the neighbours beside the node itself, Hamilton et al. (2017)."""
+
+    @staticmethod
+    def convolution(in_dim: int, out_dim: int) -> nn.Module:
+        return SAGEConv(in_dim, out_dim)
+
+
+class GIN(PyGEncoder):
+    """The sum of a node and its neighbours through two linear layers, Xu et al. (2019).
+
+    Without batch normalisation: it would tell the two groups apart by their statistics.
+    """
+
+    @staticmethod
+    def convolution(in_dim: int, out_dim: int) -> nn.Module:
+        return GINConv(MLP([in_dim, out_dim, out_dim], norm=None))
 
 
 def mask_columns(x: Tensor | SparseMatrix, mask: Tensor) -> Tensor | SparseMatrix:
@@ -129,4 +230,4 @@ def mask_columns(x: Tensor | SparseMatrix, mask: Tensor) -> Tensor | SparseMatri
     return x.mask_columns(mask) if isinstance(x, SparseMatrix) else x * mask
 
 
-ENCODERS = {"gcn": GCN}
+ENCODERS: dict[str, type[Encoder]] = {"gcn": GCN, "gat": GAT, "sage": SAGE, "gin": GIN, "sgc": SGC}

@@ -39,10 +39,10 @@ class GGD(Method):
         )
 
     def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:
-        thinned = Graph(graph.features, drop_edges(graph.adjacency, self.hparams["edge_drop"]))
+        adjacency = drop_edges(graph.adjacency, self.hparams["edge_drop"])
         kept_columns = keep_columns(graph.num_features, self.hparams["feature_drop"], graph.device)
         permutation = random_permutation(graph.num_nodes, graph.device)
-        positive, negative = self.encoder.both_groups(thinned, permutation, kept_columns, targets)
+        positive, negative = self.encoder.both_groups(graph.features, adjacency, permutation, kept_columns, targets)
         return group_discrimination_loss(*self.discriminator(positive, negative))
 
     def embed(self, graph: Graph) -> Tensor:

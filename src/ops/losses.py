@@ -7,15 +7,15 @@ from torch.nn.functional import softplus
 
 
 def group_discrimination_loss(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return the binary cross-entropy of two groups, Zheng et al. (2022), Eq. 4, each group weighing one half.
+    """Return the binary cross-entropy over two groups, Zheng et al. (2022), Eq. 4, a mean over all samples.
 
-    -1/2 [mean log sigmoid(positive) + mean log(1 - sigmoid(negative))]; log 2 for a scorer that can't tell them apart.
+    -1 / (P + M) [sum log sigmoid(positive) + sum log(1 - sigmoid(negative))]; log 2 for a scorer that is blind.
 
     Args:
-        positive: Logits of the nodes of the graph, shape (N,).
-        negative: Logits of the nodes of the corrupted graph, shape (N,).
+        positive: Logits of nodes of the graph, shape (P,).
+        negative: Logits of nodes of the corrupted graph, shape (M,).
 
     Returns:
         Scalar, at least 0.
     """
-    return (softplus(-positive).mean() + softplus(negative).mean()) / 2
+    return (softplus(-positive).sum() + softplus(negative).sum()) / (len(positive) + len(negative))

@@ -6,7 +6,11 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import add_self_loops, remove_self_loops, to_torch_csr_tensor, to_undirected
 
-from src.ops.sparse import SparseMatrix
+from src.ops.diffusion import Diffusion
+from src.ops.sparse import SparseMatrix, to_dense
+
+LISTED_BELOW = 0.1
+"""Entries per place of a product of sparse matrices under which listing its terms one by one beats a dense result."""
 
 
 def normalised_adjacency(edge_index: Tensor, num_nodes: int) -> SparseMatrix:
@@ -47,19 +51,27 @@ def check_edges(edge_index: Tensor, num_nodes: int) -> None:
 
 
 def propagate_rows(
-    adjacency: SparseMatrix, features: Tensor | SparseMatrix, targets: Tensor, permutation: Tensor
+    adjacency: SparseMatrix | Diffusion, features: Tensor | SparseMatrix, targets: Tensor, permutation: Tensor
 ) -> Tensor | SparseMatrix:
     """Return the rows ``targets`` of A X, and below them those of A P X, without computing any others.
 
     Args:
         adjacency: A, shape (N, N).
-        features: X, shape (N, D), dense or sparse; the result is of the same kind.
+        features: X, shape (N, D), dense or sparse. The result is sparse if X is and it has few entries.
         targets: Rows to compute, int64, shape (B,).
         permutation: P as the order in which the rows of X are taken, int64, shape (N,).
 
     Returns:
         Shape (2 B, D).
+
+    Raises:
+        ValueError: If A is a matrix-free diffusion, which has no rows to choose from.
     """
+    if isinstance(adjacency, Diffusion):
+        raise ValueError(
+            "batches of target nodes need rows, and a matrix-free diffusion has none: set model.top_k=32, or "
+            "dataset.loader=full"
+        )
     rows = adjacency.select_rows(targets)
     both = SparseMatrix.from_parts(
         torch.cat([rows.row_starts, rows.row_starts[1:] + rows.row_starts[-1]]),
@@ -67,10 +79,14 @@ def propagate_rows(
         rows.values.repeat(2),
         (2 * len(targets), adjacency.shape[1]),
     )
-    return both.multiply_sparse(features) if isinstance(features, SparseMatrix) else both @ features
+    if isinstance(features, SparseMatrix):
+        listed = features.row_lengths[both.columns].sum()
+        if listed < LISTED_BELOW * both.shape[0] * features.shape[1]:
+            return both.multiply_sparse(features)
+    return both @ to_dense(features)
 
 
-def graph_power(adjacency: SparseMatrix, x: Tensor, hops: int) -> Tensor:
+def graph_power(adjacency: SparseMatrix | Diffusion, x: Tensor, hops: int) -> Tensor:
     """Return A^hops x, by products with x from the right.
 
     Args:

@@ -38,7 +38,9 @@ def test_both_groups_equal_two_plain_passes(graph: Graph, num_layers: int, targe
     x, adjacency = dense_features(graph) * kept, graph.adjacency.to_dense()
     nodes = slice(None) if targets is None else torch.tensor(targets)
     plain = plain_pass(encoder, x, adjacency)[nodes], plain_pass(encoder, x[permutation], adjacency)[nodes]
-    fast = encoder.both_groups(graph, permutation, kept, None if targets is None else torch.tensor(targets))
+    fast = encoder.both_groups(
+        graph.features, graph.adjacency, permutation, kept, None if targets is None else torch.tensor(targets)
+    )
     weights = torch.randn_like(plain[0]), torch.randn_like(plain[1])
     parameters = list(encoder.parameters())
     for one, other in zip(plain, fast, strict=True):
@@ -51,10 +53,14 @@ def test_both_groups_equal_two_plain_passes(graph: Graph, num_layers: int, targe
 
 def test_forward_equals_a_plain_pass(graph: Graph) -> None:
     encoder = GCN(10, 8, 2, "prelu").double()
-    torch.testing.assert_close(encoder(graph), plain_pass(encoder, dense_features(graph), graph.adjacency.to_dense()))
+    torch.testing.assert_close(
+        encoder(graph.features, graph.adjacency), plain_pass(encoder, dense_features(graph), graph.adjacency.to_dense())
+    )
 
 
 def test_batches_of_nodes_are_refused_beyond_one_layer(small_graph: Graph) -> None:
     encoder = GCN(24, 8, 2, "prelu")
-    with pytest.raises(ValueError, match=r"this encoder has 2: set model.num_layers=1, or dataset.loader=full"):
-        encoder.both_groups(small_graph, torch.randperm(60), targets=torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match=r"one layer only, and this is GCN of 2: set dataset\.loader=full"):
+        encoder.both_groups(
+            small_graph.features, small_graph.adjacency, torch.randperm(60), targets=torch.tensor([1, 2])
+        )
