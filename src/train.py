@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from pathlib import Path
@@ -28,33 +29,66 @@ def main(cfg: DictConfig) -> float:
     """Run one job and return its validation accuracy, which is what a sweep may maximise."""
     from hydra.core.hydra_config import HydraConfig
 
-    from src.result import print_result, versions, write_result
+    from src.result import print_result
 
     hydra_cfg = HydraConfig.get()
     choices, run_dir = hydra_cfg.runtime.choices, Path(hydra_cfg.runtime.output_dir)
     if (run_dir / "result.json").exists():
-        raise FileExistsError(f"{run_dir} holds a result already: choose another hydra.run.dir")
-    OmegaConf.save(cfg, run_dir / "config.yaml", resolve=True)
-    result = {"status": "running", "dataset": choices["dataset"], "model": choices["model"], "seed": cfg.seed}
-    result["versions"] = versions()
-    write_result(result, run_dir)  # what a run leaves that is killed
+        done = finished_before(cfg, run_dir)
+        if done is not None:
+            log.info("%s is finished already", run_dir)
+            return done
     try:
-        run(cfg, run_dir, result)
-        result["status"] = "finished"
-    except BaseException as error:
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):  # Lightning turns Ctrl-C into an exit
-            result["status"] = "interrupted"
-        else:
-            result |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        result = record(cfg, run_dir, choices["dataset"], choices["model"])
+    except BaseException:
         checkpoint = run_dir / "checkpoints" / "last.ckpt"
         if checkpoint.exists():
             overrides = [text for text in hydra_cfg.overrides.task if not text.startswith("ckpt_path=")]
             log.info("Go on with: python -m src.train %s", " ".join([*overrides, f"ckpt_path={checkpoint}"]))
         raise
-    finally:
-        write_result(result, run_dir)
     print_result(result, run_dir)
     return result["val_accuracy"]
+
+
+def finished_before(cfg: DictConfig, run_dir: Path) -> float | None:
+    """Return the validation accuracy of the same job, if an earlier sweep finished it; None if it did not.
+
+    Raises:
+        FileExistsError: If the folder's result is that of another job, or ``sweep.resume`` is not asked for.
+    """
+    result = json.loads((run_dir / "result.json").read_text())
+    if not cfg.sweep.resume:
+        raise FileExistsError(
+            f"{run_dir} holds a result already: choose another hydra.run.dir, or go on with a sweep: sweep.resume=true"
+        )
+    settings = []
+    for config in (cfg, OmegaConf.load(run_dir / "config.yaml")):
+        plain = OmegaConf.to_container(config, resolve=True)
+        settings.append({key: value for key, value in plain.items() if key != "sweep"})  # type: ignore[union-attr]
+    if settings[0] != settings[1]:
+        raise FileExistsError(f"{run_dir} holds the result of other settings: choose another hydra.sweep.dir")
+    return result["val_accuracy"] if result["status"] == "finished" else None
+
+
+def record(cfg: DictConfig, run_dir: Path, dataset: str, model: str) -> dict[str, Any]:
+    """Run one job, and write what is known of it into its folder, however it ends. Return the result."""
+    from src.result import versions, write_result
+
+    OmegaConf.save(cfg, run_dir / "config.yaml", resolve=True)
+    result = {"status": "running", "dataset": dataset, "model": model, "seed": cfg.seed, "versions": versions()}
+    write_result(result, run_dir)  # what a run leaves that is killed
+    try:
+        run(cfg, run_dir, result)
+        result["status"] = "finished"
+    except (KeyboardInterrupt, SystemExit):  # Lightning turns Ctrl-C into an exit
+        result["status"] = "interrupted"
+        raise
+    except BaseException as error:
+        result |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        raise
+    finally:
+        write_result(result, run_dir)
+    return result
 
 
 def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
@@ -89,25 +123,33 @@ def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
     result["split"] = datamodule.describe_split()
     result["hyperparameters"] = dict(model.hparams) | datamodule.describe_options() | describe_trainer(cfg.trainer)
     result["device"] = describe_device(device)
+    graph = datamodule.graph = datamodule.graph.to(device)
+    with torch.no_grad():
+        result["statistics"] = {"untrained": model.to(device).statistics(graph)}
     timing["prepare_seconds"] = time.perf_counter() - started
 
-    fit(trainer, model, datamodule, cfg.ckpt_path, run_dir / "checkpoints" / "last.ckpt")
+    fit(trainer, model, datamodule, cfg.ckpt_path)
+    if cfg.keep_artifacts:
+        trainer.save_checkpoint(run_dir / "checkpoints" / "last.ckpt")
     timing |= {"fit_seconds": timer.fit_seconds, "step_ms_median": timer.step_ms_median}
 
-    graph, labels = datamodule.graph.to(device), datamodule.labels
     with stopwatch(timing, "embed_seconds"), torch.no_grad():
         embeddings = model.to(device).embed(graph).cpu()
-    np.save(run_dir / "embeddings.npy", embeddings.numpy())
+        result["statistics"]["trained"] = model.statistics(graph)
+    if cfg.keep_artifacts:
+        np.save(run_dir / "embeddings.npy", embeddings.numpy())
 
     with stopwatch(timing, "probe_seconds"):
-        probed = probe.evaluate(embeddings, labels)
+        probed = probe.evaluate(embeddings, datamodule.labels)
     result |= {"test_accuracy": probed.test_accuracy, "val_accuracy": probed.val_accuracy, "probe": probed.as_dict()}
 
     result["references"] = None
     with stopwatch(timing, "references_seconds"), torch.no_grad():
         if with_references:
             untrained = new_model().to(device).encode(graph)
-            rows = reference_results(graph, labels, untrained, probe, lambda name: log.info("reference: %s", name))
+            rows = reference_results(
+                graph, datamodule.labels, untrained, probe, lambda name: log.info("reference: %s", name)
+            )
             result["references"] = {name: row.as_dict() for name, row in rows.items()}
     timing["wall_seconds"] = time.perf_counter() - started
     result["timing"] = timing
@@ -135,6 +177,7 @@ def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Train
         accelerator = "cpu"
         if torch.backends.mps.is_available():
             log.info("Training on the CPU: this machine's accelerator (MPS) has no sparse products.")
+    callbacks: list[pl.Callback] = [timer, Progress()]
     checkpoint = ModelCheckpoint(
         run_dir / "checkpoints",
         "last",
@@ -142,11 +185,14 @@ def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Train
         save_on_exception=True,
         enable_version_counter=False,
     )
+    if cfg.keep_artifacts:
+        callbacks.append(checkpoint)
     trainer = instantiate(
         cfg.trainer,
         accelerator=accelerator,
-        logger=instantiate(cfg.logger),
-        callbacks=[timer, Progress(), checkpoint],
+        logger=instantiate(cfg.logger) or False,
+        callbacks=callbacks,
+        enable_checkpointing=cfg.keep_artifacts,
         default_root_dir=str(run_dir),
         _convert_="all",
     )
@@ -157,8 +203,8 @@ def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Train
     return trainer
 
 
-def fit(trainer: pl.Trainer, model: Method, datamodule: GraphDataModule, ckpt_path: str | None, last: Path) -> None:
-    """Train, from a checkpoint if one is given, and save the trained model as ``last``.
+def fit(trainer: pl.Trainer, model: Method, datamodule: GraphDataModule, ckpt_path: str | None) -> None:
+    """Train, from a checkpoint if one is given.
 
     Raises:
         FileNotFoundError: If the checkpoint is not there.
@@ -183,7 +229,6 @@ def fit(trainer: pl.Trainer, model: Method, datamodule: GraphDataModule, ckpt_pa
         for harmless in ("does not have many workers", "LeafSpec", "dirpath has changed"):
             warnings.filterwarnings("ignore", message=f".*{harmless}.*")
         trainer.fit(model, datamodule, ckpt_path=ckpt_path, weights_only=True)
-    trainer.save_checkpoint(last)
 
 
 def describe_trainer(trainer: DictConfig) -> dict[str, Any]:

@@ -69,6 +69,30 @@ def test_a_run_leaves_everything_that_it_should(run: Run, tmp_path: Path) -> Non
     assert "warn" not in outcome.stderr.lower()
 
 
+def test_a_run_can_keep_results_only(run: Run, tmp_path: Path) -> None:
+    outcome = run(*TINY, "model=dgi", "trainer.max_steps=20", "keep_artifacts=false", "evaluation.references=false")
+    assert outcome.returncode == 0, outcome.stderr
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.suffix in (".npy", ".ckpt")]
+    statistics = result(tmp_path / "run")["statistics"]
+    for moment in ("untrained", "trained"):
+        assert list(statistics[moment]) == ["summary_mean", "summary_std", "summary_range"]
+    assert statistics["untrained"] != statistics["trained"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of one run can be measured on Linux only")
+@pytest.mark.parametrize("serving", [("dataset.loader=full", "model.top_k=0"), ("dataset.loader=rows",)])
+def test_two_views_of_pubmed_take_less_than_2_gb(run: Run, tmp_path: Path, serving: tuple[str, ...]) -> None:
+    """The dense diffusion alone would take 1.6 GB, and its inverse several times as much."""
+    if not (MIRROR / "PubMed").is_dir():
+        pytest.skip("PubMed is not embedded: set GGD_DATA_MIRROR to a folder with PubMed/raw")
+    outcome = run(
+        "dataset=pubmed", "model=mvgrl_bce", "trainer.max_steps=2", "evaluation.references=false", *serving,
+        f"model.cache_dir={tmp_path}/cache", GGD_DATA_MIRROR=str(MIRROR),
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stderr
+    assert result(tmp_path / "run")["memory"]["peak_rss_mb"] < 2000
+
+
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(run: Run, tmp_path: Path) -> None:
     def embeddings(name: str, *arguments: str) -> np.ndarray:
         folder = tmp_path / name
