@@ -29,6 +29,7 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
 
         @functools.wraps(run)
         def main() -> None:
+            sys.argv[1:] = expand_sweep(sys.argv[1:])
             try:
                 hydra_main()
             except SystemExit as stop:  # Hydra has printed its message; the exception that caused it is the context
@@ -40,6 +41,27 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
         return main
 
     return decorate
+
+
+def expand_sweep(arguments: list[str]) -> list[str]:
+    """Replace ``sweep=<name>`` by ``-m`` and the overrides of ``conf/sweep/<name>.yaml`` that are not given anyway.
+
+    Raises:
+        SystemExit: If there is no such file.
+    """
+    name = next((text.partition("=")[2] for text in arguments if text.startswith("sweep=")), None)
+    if name is None:
+        return arguments
+    path = PROJECT_ROOT / "conf" / "sweep" / f"{name}.yaml"
+    if not path.is_file():
+        names = sorted(other.stem for other in path.parent.glob("*.yaml"))
+        raise SystemExit(f"There is no sweep {name!r}; it can be {', '.join(names)}. Its file would be {path}")
+    stated = [text for text in arguments if not text.startswith("sweep=")]
+    keys = {text.partition("=")[0] for text in stated}
+    content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    assert isinstance(content, dict)
+    swept = [f"{key!s}={value}" for key, value in content.items() if key not in keys]
+    return [*([] if "-m" in keys or "--multirun" in keys else ["-m"]), *stated, *swept]
 
 
 def nearest_key(error: BaseException | None) -> str | None:

@@ -1,10 +1,17 @@
 """``python -m src.train -m``: all jobs run, failures are shown, one table ends it."""
 
+from __future__ import annotations
+
+import contextlib
+import csv
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from src.command import expand_sweep
 from tests.conftest import Run
 
 pytestmark = pytest.mark.command
@@ -33,3 +40,67 @@ def test_a_failing_job_is_shown_and_the_others_finish(run: Run, tmp_path: Path) 
     finished = next(row for setting, row in rows.items() if "hidden_dim=8" in setting)
     assert (failed["runs"], failed["failed"], failed["test_accuracy"]) == (0, 1, None)
     assert (finished["runs"], finished["failed"]) == (1, 0)
+
+
+def test_a_sweep_by_name_ends_in_table_plot_and_tuned_file_and_is_resumed(run: Run, tmp_path: Path) -> None:
+    """Two settings by two seeds; then the same again with a third setting, which alone is run."""
+    arguments = (
+        "sweep=grid", *QUICK[1:], "model.learning_rate=1e-3", "model.num_layers=1", "model.projector_layers=1",
+        "model.aggregation=sum", f"hydra.sweep.dir={tmp_path}/sweep",
+    )  # fmt: skip
+    first = run(*arguments, "model.hidden_dim=8,16")
+    assert first.returncode == 0, first.stderr
+    with (tmp_path / "sweep" / "summary.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["model.hidden_dim"], row["runs"]) for row in rows] == [("8", "2"), ("16", "2")]
+    assert (tmp_path / "sweep" / "summary.png").read_bytes().startswith(b"\x89PNG")
+    best = max(rows, key=lambda row: float(row["val_accuracy_mean"]))
+    tuned = tmp_path / "sweep" / "tuned" / "ggd_synthetic" / "tiny.yaml"
+    content = OmegaConf.load(tuned)
+    assert content.model.hidden_dim == int(best["model.hidden_dim"])
+    assert (content.dataset.loader, content.trainer.max_steps) == ("full", 3)
+    assert "Expect" in tuned.read_text().splitlines()[0]
+
+    results = {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").rglob("result.json")}
+    second = run(*arguments, "model.hidden_dim=8,16,4", "sweep.resume=true")
+    assert second.returncode == 0, second.stderr
+    assert all(path.stat().st_mtime_ns == written for path, written in results.items())
+    assert second.stdout.count("is finished already") == 4
+    assert len(json.loads((tmp_path / "sweep" / "summary.json").read_text())) == 3
+
+
+def test_resuming_with_other_settings_is_refused(run: Run, tmp_path: Path) -> None:
+    assert run(*QUICK, "model.hidden_dim=8").returncode == 0
+    other = run(*QUICK, "model.hidden_dim=9", "sweep.resume=true")
+    assert other.returncode != 0
+    assert "holds the result of other settings: choose another hydra.sweep.dir" in other.stdout + other.stderr
+    assert "Run the rest with: python -m src.train -m" in other.stdout
+
+
+def test_optuna_goes_on_with_its_study(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="needs the extra 'optuna'")
+    study = f"hydra.sweeper.storage=sqlite:///{tmp_path}/study.db"
+    for count in (1, 2):
+        outcome = run(
+            "sweep=optuna", *QUICK[1:], "hydra.sweeper.n_trials=2", study, f"hydra.sweep.dir={tmp_path}/sweep{count}"
+        )
+        assert outcome.returncode == 0, outcome.stderr
+        assert len(json.loads((tmp_path / f"sweep{count}" / "summary.json").read_text())) == 2
+    with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as connection:
+        values = [value for (value,) in connection.execute("select value from trial_values")]
+    accuracies = [row["val_accuracy"][0] for count in (1, 2) for row in json.loads(
+        (tmp_path / f"sweep{count}" / "summary.json").read_text())]  # fmt: skip
+    assert sorted(values) == pytest.approx(sorted(accuracies))
+
+
+def test_a_mistyped_sweep(run: Run) -> None:
+    outcome = run("sweep=gird")
+    assert outcome.returncode != 0
+    assert "There is no sweep 'gird'; it can be grid, optuna, seeds" in outcome.stderr
+
+
+def test_the_command_line_replaces_what_a_sweep_lists() -> None:
+    arguments = expand_sweep(["sweep=seeds", "dataset=cora"])
+    assert arguments == ["-m", "dataset=cora", "seed=0,1,2,3,4"]
+    assert expand_sweep(["-m", "sweep=seeds", "seed=7"]) == ["-m", "seed=7"]
+    assert expand_sweep(["dataset=cora"]) == ["dataset=cora"]
