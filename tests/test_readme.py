@@ -15,6 +15,10 @@ README = (PROJECT_ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 LINES = [line.split(" #")[0].strip() for block in BLOCKS for line in block.splitlines()]
 COMMANDS = [line for line in LINES if line.startswith("python -m ")]
+QUICK = {
+    "src.train": ["trainer.max_steps=2", "evaluation.references=false"],
+    "src.reproduce": ["--cfg", "job"],  # hundreds of runs; test_reproduce.py runs a table
+}
 NOT_EMBEDDED = {"cora": "Cora", "pubmed": "PubMed", "photo": "Photo", "computers": "Computers"}
 
 
@@ -26,7 +30,7 @@ def test_command(run: Run, line: str) -> None:
         if name in line and not (MIRROR / folder).is_dir():
             pytest.skip(f"{folder} is not embedded: set GGD_DATA_MIRROR to a folder with {folder}/raw")
     shorter = [text.replace("seed=0,1,2,3,4", "seed=0,1") for text in arguments]
-    quick = [] if "--help" in arguments else ["trainer.max_steps=2", "evaluation.references=false"]
+    quick = [] if "--help" in arguments else QUICK[module]
     outcome = run(*shorter, *quick, module=module, GGD_DATA_MIRROR=str(MIRROR))
     assert outcome.returncode == 0, outcome.stderr
 
