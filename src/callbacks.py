@@ -1,7 +1,8 @@
-"""Lightning callbacks: progress that counts steps, and the time that each step takes."""
+"""Lightning callbacks: progress that counts steps, the time that each step takes, and a probe during training."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import statistics
 import sys
@@ -9,7 +10,14 @@ import time
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.seed import isolate_rng
 from tqdm.auto import tqdm
+
+from src.data import GraphDataModule
+from src.evaluation.probe import LinearProbe
+from src.models import Method
+from src.ops.checks import check_range
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +63,7 @@ class StepTimer(pl.Callback):
     def __init__(self) -> None:
         self.step_seconds: list[float] = []
         self.fit_seconds = 0.0
+        self.paused_seconds = 0.0  # what others did meanwhile, which is no training
 
     @property
     def step_ms_median(self) -> float | None:
@@ -75,4 +84,37 @@ class StepTimer(pl.Callback):
         self.step_seconds.append(time.perf_counter() - self.step_started)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.fit_seconds = time.perf_counter() - self.fit_started
+        self.fit_seconds = time.perf_counter() - self.fit_started - self.paused_seconds
+
+
+class OnlineProbe(pl.Callback):
+    """Log the probe's validation accuracy during training, which takes no notice of it.
+
+    Neither the random numbers nor the model change, and the timer pauses. Nothing here reads a test node.
+
+    Args:
+        every: Steps from one probe to the next, at least 1.
+        probe: The probe that judges the trained embeddings.
+        datamodule: Holds the graph, by then on the device of the model, and the labels.
+        timer: Counts the seconds of training.
+    """
+
+    def __init__(self, every: int, probe: LinearProbe, datamodule: GraphDataModule, timer: StepTimer) -> None:
+        check_range("logger.online_every", every, 1)
+        self.every, self.probe, self.datamodule, self.timer = every, probe, datamodule, timer
+        self.labels = dataclasses.replace(datamodule.labels, test=datamodule.labels.validation)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step % self.every:
+            return
+        assert isinstance(pl_module, Method)
+        started = time.perf_counter()
+        pl_module.eval()
+        with isolate_rng(), torch.no_grad():
+            accuracy = self.probe.evaluate(pl_module.embed(self.datamodule.graph), self.labels).val_accuracy
+        pl_module.train()
+        for logger in trainer.loggers:
+            logger.log_metrics({"online_val_accuracy": accuracy}, step=trainer.global_step - 1)  # as the loss's is
+        self.timer.paused_seconds += time.perf_counter() - started

@@ -13,11 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 
+
+def sweep_name() -> str | None:
+    """Name of the folder of the ``-m`` command that this job belongs to; None for a single run."""
+    hydra_cfg = HydraConfig.get()
+    return Path(hydra_cfg.sweep.dir).name if hydra_cfg.mode is RunMode.MULTIRUN else None
+
+
 OmegaConf.register_new_resolver("project_root", lambda: str(PROJECT_ROOT), replace=True)
+OmegaConf.register_new_resolver("sweep_name", sweep_name, replace=True)
 
 
 def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:

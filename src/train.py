@@ -14,6 +14,7 @@ from src.command import command
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
+    from pytorch_lightning.loggers import Logger
 
     from src.data import GraphDataModule
     from src.models import Method
@@ -92,17 +93,33 @@ def record(cfg: DictConfig, run_dir: Path, dataset: str, model: str) -> dict[str
 
 
 def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
-    """Train, embed and evaluate as ``cfg`` says; fill in ``result`` as its parts come to be known."""
-    timing: dict[str, float | None] = {}
+    """Do what ``cfg`` says, and let the loggers know how it ends; fill in ``result`` as its parts come to be known."""
     started = time.perf_counter()
     # Imported here, since these take seconds that --help and a mistyped name need not wait for.
+    from hydra.utils import instantiate
+
+    from src.loggers import logged
+
+    named = {} if cfg.logger is None else {key: node for key, node in cfg.logger.items() if key != "online_every"}
+    loggers = [instantiate(node, _convert_="all") for node in named.values()]
+    settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    with logged(loggers, settings):
+        train_and_judge(cfg, run_dir, result, loggers, started)
+
+
+def train_and_judge(
+    cfg: DictConfig, run_dir: Path, result: dict[str, Any], loggers: list[Logger], started: float
+) -> None:
+    """Train, embed and evaluate; ``started`` is when the run began, by ``time.perf_counter``."""
+    timing: dict[str, float | None] = {}
     import numpy as np
     import torch
     from hydra.utils import instantiate
     from pytorch_lightning import seed_everything
 
-    from src.callbacks import StepTimer
+    from src.callbacks import OnlineProbe, StepTimer
     from src.evaluation.references import reference_results
+    from src.loggers import report
     from src.measure import peak_gpu_mb, peak_rss_mb, reset_peak, stopwatch
     from src.result import describe_device
 
@@ -115,9 +132,12 @@ def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
         return instantiate(cfg.model, num_features=datamodule.graph.num_features, _convert_="all")
 
     model, timer = new_model(), StepTimer()
-    trainer = make_trainer(cfg, run_dir, timer)
-    device = trainer.strategy.root_device
     probe = instantiate(cfg.evaluation.probe, _convert_="all")
+    callbacks: list[pl.Callback] = [timer]
+    if cfg.logger is not None and cfg.logger.online_every is not None:
+        callbacks.append(OnlineProbe(cfg.logger.online_every, probe, datamodule, timer))
+    trainer = make_trainer(cfg, run_dir, callbacks, loggers)
+    device = trainer.strategy.root_device
     num_entries = datamodule.graph.num_nodes * datamodule.graph.num_features
     with_references = wants_references(cfg.evaluation.references, num_entries)
     result["split"] = datamodule.describe_split()
@@ -132,6 +152,8 @@ def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
     if cfg.keep_artifacts:
         trainer.save_checkpoint(run_dir / "checkpoints" / "last.ckpt")
     timing |= {"fit_seconds": timer.fit_seconds, "step_ms_median": timer.step_ms_median}
+    if timer.paused_seconds:
+        timing["online_probe_seconds"] = timer.paused_seconds
 
     with stopwatch(timing, "embed_seconds"), torch.no_grad():
         embeddings = model.to(device).embed(graph).cpu()
@@ -154,10 +176,11 @@ def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
     timing["wall_seconds"] = time.perf_counter() - started
     result["timing"] = timing
     result["memory"] = {"peak_rss_mb": peak_rss_mb(), "peak_gpu_mb": peak_gpu_mb()}
+    report(loggers, result, embeddings, datamodule.labels.classes, run_dir)
 
 
-def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Trainer:
-    """Build the Trainer of ``cfg.trainer`` with its logger, progress, and a checkpoint every half minute.
+def make_trainer(cfg: DictConfig, run_dir: Path, callbacks: list[pl.Callback], loggers: list[Logger]) -> pl.Trainer:
+    """Build the Trainer of ``cfg.trainer`` with callbacks, loggers, progress, and a checkpoint every half minute.
 
     Raises:
         ValueError: If it asks for more than one process, or would never end.
@@ -177,7 +200,7 @@ def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Train
         accelerator = "cpu"
         if torch.backends.mps.is_available():
             log.info("Training on the CPU: this machine's accelerator (MPS) has no sparse products.")
-    callbacks: list[pl.Callback] = [timer, Progress()]
+    callbacks = [*callbacks, Progress()]
     checkpoint = ModelCheckpoint(
         run_dir / "checkpoints",
         "last",
@@ -190,7 +213,7 @@ def make_trainer(cfg: DictConfig, run_dir: Path, timer: pl.Callback) -> pl.Train
     trainer = instantiate(
         cfg.trainer,
         accelerator=accelerator,
-        logger=instantiate(cfg.logger) or False,
+        logger=loggers or False,
         callbacks=callbacks,
         enable_checkpointing=cfg.keep_artifacts,
         default_root_dir=str(run_dir),

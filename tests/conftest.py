@@ -87,7 +87,7 @@ def run(tmp_path: Path) -> Run:
         return subprocess.run(
             [sys.executable, "-m", module, *arguments, *placed],
             cwd=PROJECT_ROOT,
-            env=os.environ | environment,
+            env=os.environ | {"WANDB_MODE": "offline"} | environment,  # no test uploads anything
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

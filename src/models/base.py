@@ -18,7 +18,8 @@ OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adam
 class Method(pl.LightningModule, ABC):
     """A self-supervised method for node embeddings.
 
-    A subclass takes its own settings and passes ``**shared`` on to this class, then calls ``save_hyperparameters()``.
+    A subclass takes its own settings and passes ``**shared`` on to this class, then calls
+    ``save_hyperparameters(logger=False)``: the command logs these settings with all others.
     All are plain numbers and strings, so that ``load_from_checkpoint(path, weights_only=True)`` rebuilds the model.
     Each argument but ``num_features`` is a key of ``conf/model/<method>.yaml``, which says what it means.
     """

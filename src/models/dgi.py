@@ -23,7 +23,7 @@ class DGI(Method):
         super().__init__(**shared)
         if isinstance(summary, str) and summary != "mean":
             raise ValueError(f"summary is {summary!r}; it can be 'mean' or a number")
-        self.save_hyperparameters()
+        self.save_hyperparameters(logger=False)
         self.discriminator = BilinearDiscriminator(shared["hidden_dim"])
 
     def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:

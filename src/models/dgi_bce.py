@@ -18,7 +18,7 @@ class DGIBCE(Method):
 
     def __init__(self, aggregation: str, **shared: Any) -> None:
         super().__init__(**shared)
-        self.save_hyperparameters()
+        self.save_hyperparameters(logger=False)
         self.discriminator = GroupDiscriminator(shared["hidden_dim"], 0, "none", aggregation)
 
     def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:

@@ -33,7 +33,7 @@ class GGD(Method):
         check_range("feature_drop", feature_drop, 0, below=1)
         check_range("edge_drop", edge_drop, 0, below=1)
         check_range("hops", hops, 0)
-        self.save_hyperparameters()
+        self.save_hyperparameters(logger=False)
         self.discriminator = GroupDiscriminator(
             shared["hidden_dim"], projector_layers, projector_activation, aggregation
         )

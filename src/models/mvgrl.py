@@ -18,7 +18,7 @@ class MVGRL(TwoViews):
 
     def __init__(self, **shared: Any) -> None:
         super().__init__(**shared)
-        self.save_hyperparameters(ignore="cache_dir")
+        self.save_hyperparameters(ignore="cache_dir", logger=False)
         self.discriminator = BilinearDiscriminator(shared["hidden_dim"])
 
     def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:

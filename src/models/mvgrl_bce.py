@@ -30,7 +30,7 @@ class MVGRLBCE(TwoViews):
             check_choice("left_out", name, SAMPLES)
         if set(SAMPLES[:2]) <= set(left_out) or set(SAMPLES[2:]) <= set(left_out):
             raise ValueError(f"left_out is {list(left_out)}: the loss needs a set of either group, {SAMPLES}")
-        self.save_hyperparameters(ignore="cache_dir")
+        self.save_hyperparameters(ignore="cache_dir", logger=False)
         self.discriminator = GroupDiscriminator(shared["hidden_dim"], 0, "none", aggregation)
 
     def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:
