@@ -33,7 +33,7 @@ from src.dashboard import build_workspace
 from src.data import GraphDataModule
 from src.evaluation.projection import draw, project
 from src.graph import Labels
-from src.loggers import WandbLogger, choose_mode, logged, run_id_of
+from src.loggers import WandbLogger, choose_mode, logged, report, run_id_of
 from src.models import GGD
 from tests.conftest import SHARED, Run
 
@@ -259,6 +259,26 @@ def test_an_interrupted_run_is_marked_failed_and_goes_on_under_its_id(make_logge
     with logged([second], {"seed": 0}):
         assert second.experiment.id == first.version
     assert run_id_of(str(tmp_path / "elsewhere" / "checkpoints" / "last.ckpt")) is None
+
+
+def test_artifacts_are_the_checkpoint_and_the_embeddings(
+    make_logger: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").write_text("a checkpoint")
+    np.save(tmp_path / "embeddings.npy", np.eye(3))
+    result = {"val_accuracy": 0.5, "test_accuracy": 0.4, "timing": {}, "memory": {}, "references": None}
+    logger = make_logger(artifacts=True)
+    with logged([logger], {"keep_artifacts": True}):
+        report([logger], result, torch.eye(3), torch.arange(3), tmp_path)
+    artifacts = of_kind(read_wandb(tmp_path), "artifact")
+    assert [(artifact.type, artifact.name) for artifact in artifacts] == [
+        ("model", f"model-{logger.version}"), ("embeddings", f"embeddings-{logger.version}")
+    ]  # fmt: skip
+    assert [entry.path for artifact in artifacts for entry in artifact.manifest.contents] == [
+        "last.ckpt", "embeddings.npy"
+    ]  # fmt: skip
 
 
 def test_artifacts_need_what_they_upload(make_logger: Any) -> None:

@@ -100,6 +100,10 @@ def test_a_graph_without_edges_and_features_stays_finite(make_model: Make) -> No
     assert torch.isfinite(model.embed(graph)).all()
 
 
+def test_settings_are_left_to_the_command_to_log(make_model: Make) -> None:
+    assert not make_model()._log_hyperparams, "call save_hyperparameters(logger=False)"
+
+
 def test_a_checkpoint_rebuilds_the_model_by_itself(make_model: Make, small_graph: Graph, tmp_path: Path) -> None:
     model = make_model()
     trainer = pl.Trainer(
