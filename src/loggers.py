@@ -81,7 +81,7 @@ class WandbLogger(pl.loggers.WandbLogger):
         run = self.experiment
         run.summary.update(numbers)
         if self.projection_nodes:
-            nodes, places = project(embeddings, self.projection_nodes)
+            nodes, places = project(embeddings.numpy(), self.projection_nodes)
             self.log_image("projection", [draw(places, classes[nodes].numpy())])
         if self.artifacts:
             for kind, file in (("model", "checkpoints/last.ckpt"), ("embeddings", "embeddings.npy")):

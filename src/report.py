@@ -127,6 +127,8 @@ def project_latest(runs: pd.DataFrame, max_projections: int, max_nodes: int) -> 
     import numpy as np
     import pandas as pd
 
+    from src.evaluation.projection import project
+
     kept = runs[[(folder / "embeddings.npy").exists() for folder in runs["folder"]]]
     latest = kept.drop_duplicates(["dataset", "model"]).head(max_projections)
     drawn = [pd.DataFrame(columns=["x", "y", "class", "dataset", "panel"])]
@@ -144,36 +146,6 @@ def project_latest(runs: pd.DataFrame, max_projections: int, max_nodes: int) -> 
         columns = {"x": points[:, 0], "y": points[:, 1], "class": names, "dataset": run.dataset, "panel": panel}
         drawn.append(pd.DataFrame(columns))
     return pd.concat(drawn[1:] or drawn, ignore_index=True)
-
-
-def project(embeddings: np.ndarray, max_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a random sample of nodes, and their place by PCA to 50 dimensions and t-SNE to two.
-
-    t-SNE: van der Maaten & Hinton (2008), 500 iterations, half of scikit-learn's default.
-
-    Args:
-        embeddings: float32, shape (N, D).
-    Returns:
-        Nodes, int64, shape (n,), sorted, and points, float32, shape (n, 2).
-    Raises:
-        ValueError: If the embeddings of these nodes are not finite, or all the same, or have fewer than 2 dimensions.
-    """
-    import numpy as np
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits
-
-    nodes = np.random.default_rng(0).permutation(len(embeddings))[:max_nodes]
-    nodes.sort()
-    sample = np.asarray(embeddings[nodes], dtype=np.float32)
-    if sample.ndim != 2 or min(sample.shape) < 2 or not np.isfinite(sample).all() or not np.ptp(sample, axis=0).any():
-        raise ValueError(
-            f"embeddings of shape {embeddings.shape} can't be drawn: they must be finite, differ between nodes, and "
-            "have 2 dimensions or more"
-        )
-    tsne = TSNE(perplexity=min(30, (len(nodes) - 1) / 3), max_iter=500, random_state=0)
-    with threadpool_limits(1):  # on a busy machine, t-SNE's threads wait for each other ten times as long as they work
-        return nodes, tsne.fit_transform(PCA(min(50, *sample.shape), random_state=0).fit_transform(sample))
 
 
 def node_classes(folder: Path, num_nodes: int) -> np.ndarray | None:

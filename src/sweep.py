@@ -19,6 +19,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from src.command import PROJECT_ROOT
@@ -117,7 +118,7 @@ def write_summary(sweep_dir: Path) -> None:
     (sweep_dir / "summary.md").write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
     table = Table(*headings, title="accuracy in %: mean ± standard deviation over the runs", title_justify="left")
     for row in cells:
-        table.add_row(*row[: len(headings)])
+        table.add_row(*map(escape, row[: len(headings)]))
     console = Console(width=None if Console().is_terminal else 120)
     console.print(table)
     for path in write_tuned(settings, rows, sweep_dir / "tuned"):

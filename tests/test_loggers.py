@@ -31,7 +31,6 @@ from src.callbacks import OnlineProbe, StepTimer
 from src.command import PROJECT_ROOT
 from src.dashboard import build_workspace
 from src.data import GraphDataModule
-from src.evaluation.projection import draw, project
 from src.graph import Labels
 from src.loggers import WandbLogger, choose_mode, logged, report, run_id_of
 from src.models import GGD
@@ -328,20 +327,6 @@ def test_a_server_that_refuses_a_run_does_not_stop_it(
     assert "W&B is offline (no such entity). To upload: wandb sync" in caplog.text
     with pytest.raises(wandb.errors.CommError, match="no such entity"), logged([make_logger(mode="online")], {}):
         pass
-
-
-def test_the_projection_keeps_two_clusters_apart() -> None:
-    classes = np.repeat([0, 1], 60)
-    embeddings = torch.randn(120, 8) + 20 * torch.from_numpy(classes)[:, None]
-    nodes, places = project(embeddings, 80)
-    assert nodes.shape == np.unique(nodes).shape == (80,)
-    assert places.shape == (80, 2)
-    first, second = places[classes[nodes] == 0], places[classes[nodes] == 1]
-    spread = max(np.linalg.norm(part - part.mean(axis=0), axis=1).max() for part in (first, second))
-    assert np.linalg.norm(first.mean(axis=0) - second.mean(axis=0)) > spread
-    image = draw(places, classes[nodes])
-    assert image.dtype == np.uint8
-    assert image.ndim == image.shape[2] == 3
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")

@@ -19,7 +19,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from src import charts
 from src.command import PROJECT_ROOT
-from src.report import COLUMNS, node_classes, project, project_latest, read_curves, read_runs, render
+from src.report import COLUMNS, node_classes, project_latest, read_curves, read_runs, render
 from tests.conftest import Run
 
 Driver = webdriver.Chrome
@@ -95,21 +95,6 @@ def test_curves_are_thinned_and_only_the_latest_are_drawn(tmp_path: Path, caplog
     assert set(curves["name"]) == {"ggd, seed 0, new"}
     assert f"Left out {tmp_path / 'broken' / 'csv' / 'metrics.csv'}" in caplog.text
     assert "latest 2 of 3 loss curves" in caplog.text
-
-
-def test_a_projection_keeps_clusters_together() -> None:
-    centres = np.repeat([[0.0] * 60, [9.0] * 60], 40, axis=0)
-    embeddings = (centres + np.random.default_rng(0).normal(size=centres.shape)).astype(np.float32)
-    nodes, points = project(embeddings, 60)
-    assert len(set(nodes)) == 60
-    distances = np.linalg.norm(points[:, None] - points[None], axis=-1) + np.diag([np.inf] * 60)
-    assert ((nodes >= 40) == (nodes[distances.argmin(axis=1)] >= 40)).all()
-
-
-@pytest.mark.parametrize("embeddings", [np.ones((9, 4)), np.full((9, 4), np.nan), np.arange(9.0)[:, None], np.ones(9)])
-def test_embeddings_that_cannot_be_drawn_are_refused(embeddings: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="can't be drawn"):
-        project(embeddings, 9)
 
 
 def test_classes_come_from_the_dataset_or_are_unknown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -171,7 +171,7 @@ def test_interrupted_saves_and_says_how_to_go_on(run: Run, tmp_path: Path) -> No
     [
         (("model.hidden_dim=-1",), "hidden_dim is -1; it must be at least 1"),
         (("dataset.split=stratified",), "it can be 'public', 'random', 'per_class'"),
-        (("dataset.loader=rows", "model.num_layers=2"), "set model.num_layers=1, or dataset.loader=full"),
+        (("dataset.loader=rows", "model.num_layers=2"), "model.num_layers=1, or dataset.loader=full"),
         (("evaluation.references=maybe",), "it can be true, false or auto"),
         (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt is not a file"),
         (("trainer.devices=2", "trainer.accelerator=cpu"), "set trainer.devices=1"),

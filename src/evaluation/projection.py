@@ -8,22 +8,28 @@ from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
-from torch import Tensor
 
 
-def project(embeddings: Tensor, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+def project(embeddings: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Place a random sample of nodes in the plane: 50 principal components, then t-SNE, van der Maaten & Hinton (2008).
 
     Args:
-        embeddings: Shape (N, D').
+        embeddings: float32, shape (N, D').
         num_nodes: Size n of the sample, the same nodes each time; N if that is less.
 
     Returns:
         The nodes, int64, sorted, shape (n,), and their places, float32, shape (n, 2).
+
+    Raises:
+        ValueError: If the embeddings of these nodes are not finite, or all the same, or have fewer than 2 dimensions.
     """
-    total = len(embeddings)
-    nodes = np.sort(np.random.default_rng(0).permutation(total)[:num_nodes])
-    sample = embeddings[nodes].detach().cpu().numpy()
+    nodes = np.sort(np.random.default_rng(0).permutation(len(embeddings))[:num_nodes])
+    sample = np.asarray(embeddings[nodes], dtype=np.float32)
+    if sample.ndim != 2 or min(sample.shape) < 2 or not np.isfinite(sample).all() or not np.ptp(sample, axis=0).any():
+        raise ValueError(
+            f"embeddings of shape {embeddings.shape} can't be drawn: they must be finite, differ between nodes, and "
+            "have 2 dimensions or more"
+        )
     components = PCA(min(50, *sample.shape), random_state=0).fit_transform(sample)
     perplexity = min(30, (len(nodes) - 1) / 3)
     # One thread: two wait for each other, and take eight times as long on 400 nodes where the cores are busy.

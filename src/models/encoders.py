@@ -76,7 +76,8 @@ class Encoder(nn.Module, ABC):
         if targets is not None:
             raise ValueError(
                 "batches of target nodes are exact for encoder=gcn or sgc of one layer only, and this is "
-                f"{type(self).__name__} of {self.num_layers}: set dataset.loader=full"
+                f"{type(self).__name__} of {self.num_layers}: set model.encoder=gcn model.num_layers=1, or "
+                "dataset.loader=full"
             )
         x = to_dense(features) if kept_columns is None else to_dense(features) * kept_columns
         return self(x, adjacency), self(x[permutation], adjacency)

@@ -60,7 +60,7 @@ def test_forward_equals_a_plain_pass(graph: Graph) -> None:
 
 def test_batches_of_nodes_are_refused_beyond_one_layer(small_graph: Graph) -> None:
     encoder = GCN(24, 8, 2, "prelu")
-    with pytest.raises(ValueError, match=r"one layer only, and this is GCN of 2: set dataset\.loader=full"):
+    with pytest.raises(ValueError, match=r"one layer only, and this is GCN of 2: set model\.encoder=gcn"):
         encoder.both_groups(
             small_graph.features, small_graph.adjacency, torch.randperm(60), targets=torch.tensor([1, 2])
         )
