@@ -226,10 +226,9 @@ def write_csv(table: Table, by_measure: Mapping[str, Sequence[Cell]], path: Path
 def draw(table: Table, by_measure: Mapping[str, Sequence[Cell]], path: Path) -> None:
     """Draw ours and the paper's, mean ± standard deviation: a line of panels for each measure, a panel per dataset."""
     columns = len(table.datasets)
-    width = max(3.0, 0.45 * len(table.rows) + 1.2)
-    figure, axes = plt.subplots(
-        len(by_measure), columns, figsize=(width * columns, 3.4 * len(by_measure)), squeeze=False, layout="constrained"
-    )
+    width, height = max(3.0, 0.45 * len(table.rows) + 1.2), 2.7 + 0.07 * max(map(len, table.rows))
+    size = (width * columns, height * len(by_measure))
+    figure, axes = plt.subplots(len(by_measure), columns, figsize=size, squeeze=False, layout="constrained")
     places = {name: place for place, name in enumerate(table.rows)}
     for line, (title, shown) in zip(axes, by_measure.items(), strict=True):
         for axis, dataset in zip(line, table.datasets, strict=True):
