@@ -50,6 +50,8 @@ def main(cfg: DictConfig) -> None:
     results: dict[Path, dict[str, Any]] = {}
     try:
         run_missing(list(distinct.values()), results, cfg.workers)
+    except KeyboardInterrupt:
+        raise SystemExit("Stopped. The same command goes on from here.") from None
     finally:
         placed = {
             name: {place: results[job.folder] for place, job in by_place.items() if job.folder in results}
