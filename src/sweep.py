@@ -77,8 +77,12 @@ class Setting:
 def read_settings(sweep_dir: Path) -> list[Setting]:
     """Return the settings of all jobs that were started, in order of their numbers."""
     settings: dict[tuple[str, ...], Setting] = {}
-    for path in sorted(sweep_dir.glob("**/.hydra/overrides.yaml"), key=lambda path: int(path.parents[1].name)):
-        choices = OmegaConf.load(path.with_name("hydra.yaml")).hydra.runtime.choices
+    jobs = [
+        (OmegaConf.load(path.with_name("hydra.yaml")).hydra, path)
+        for path in sweep_dir.glob("**/.hydra/overrides.yaml")
+    ]
+    for hydra, path in sorted(jobs, key=lambda job: job[0].job.num):
+        choices = hydra.runtime.choices
         pairs = (text.partition("=") for text in map(str, OmegaConf.load(path)))
         overrides = {key: value for key, _, value in pairs if key not in ("seed", "sweep.resume")}
         key = (choices.dataset, choices.model, *(f"{k}={v}" for k, v in overrides.items()))
