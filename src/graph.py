@@ -47,10 +47,17 @@ class Graph:
 
 
 class Batch(NamedTuple):
-    """One optimiser step: a graph, and the nodes whose samples enter the loss (None: all of them)."""
+    """One optimiser step.
+
+    Attributes:
+        graph: The whole graph.
+        targets: Nodes whose samples enter the loss, int64, shape (B,); None for all.
+        seed: Of everything random in the step.
+    """
 
     graph: Graph
     targets: Tensor | None
+    seed: int
 
 
 @dataclass(frozen=True)

@@ -221,8 +221,8 @@ def make_trainer(cfg: DictConfig, run_dir: Path, callbacks: list[pl.Callback], l
     )
     if trainer.world_size > 1:
         raise ValueError(f"trainer.devices asks for {trainer.world_size} processes; set trainer.devices=1")
-    if trainer.max_steps == -1 and trainer.max_epochs == -1:
-        raise ValueError("training would never end: set trainer.max_steps or trainer.max_epochs")
+    if trainer.max_steps < 0:
+        raise ValueError("training would never end: set trainer.max_steps")
     return trainer
 
 
@@ -242,7 +242,7 @@ def fit(trainer: pl.Trainer, model: Method, datamodule: GraphDataModule, ckpt_pa
                 f"ckpt_path={ckpt_path} is not a file; a run keeps its checkpoint as <run>/checkpoints/last.ckpt"
             )
         done = torch.load(ckpt_path, weights_only=True, map_location="cpu")["global_step"]
-        if 0 <= trainer.max_steps <= done:
+        if trainer.max_steps <= done:
             log.info(
                 "This checkpoint has its %s steps: nothing is left to train. Raise trainer.max_steps to go on.", done
             )
@@ -256,7 +256,7 @@ def fit(trainer: pl.Trainer, model: Method, datamodule: GraphDataModule, ckpt_pa
 
 def describe_trainer(trainer: DictConfig) -> dict[str, Any]:
     """The trainer's settings that the numbers depend on."""
-    return {key: trainer[key] for key in ("max_steps", "max_epochs", "precision", "devices")}
+    return {key: trainer[key] for key in ("max_steps", "precision", "devices")}
 
 
 def wants_references(setting: bool | str, num_entries: int) -> bool:

@@ -72,7 +72,7 @@ def make_datamodule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
             folder = config["folder"]
             if folder != "CiteSeer" and not (MIRROR / folder).is_dir():
                 pytest.skip(f"{folder} is not embedded: set GGD_DATA_MIRROR to a folder with {folder}/raw")
-        return target(**(config | {"split_seed": 0} | changes))
+        return target(**(config | {"split_seed": 0, "seed": 0} | changes))
 
     return make
 

@@ -108,14 +108,6 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(run: Run, t
     assert not np.array_equal(first, other)
 
 
-def test_epochs_and_steps(run: Run, tmp_path: Path) -> None:
-    outcome = run(*TINY, "trainer.max_epochs=4", "evaluation.references=false")
-    assert outcome.returncode == 0, outcome.stderr
-    rows = list(csv.DictReader((tmp_path / "run" / "csv" / "metrics.csv").open()))
-    assert len(rows) == 4  # on the whole graph an epoch is one step
-    assert "log_every_n_steps" not in outcome.stderr
-
-
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_mixed_precision_runs_or_is_refused_before_training(run: Run, tmp_path: Path, precision: str) -> None:
     outcome = run(*TINY, "trainer.max_steps=5", "evaluation.references=false", f"trainer.precision={precision}")

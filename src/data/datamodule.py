@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
-from torch.utils.data import DataLoader
+from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import LargestConnectedComponents
 
@@ -34,9 +36,11 @@ class GraphDataModule(pl.LightningDataModule, ABC):
         split_seed: Seed of a drawn split.
         feature_scaling: See ``src.data.features``.
         largest_component: Keep only the largest connected component, as the authors' loader does on Amazon.
-        loader: ``full``: the whole graph is one step and one epoch. ``rows``: batches of target nodes, exact for an
-            encoder of one layer; an epoch passes over all nodes in random order.
+        loader: ``full``: the whole graph is one step. ``rows``: batches of target nodes, exact for an encoder of one
+            layer; again and again, all nodes in a new random order.
         batch_size: Target nodes per step with ``rows``.
+        seed: Of each step's randomness and of the order of the nodes. Both follow from it and the step's number alone,
+            so that a run that is resumed goes on as if it had not been interrupted.
     """
 
     graph: Graph
@@ -52,6 +56,7 @@ class GraphDataModule(pl.LightningDataModule, ABC):
         largest_component: bool,
         loader: str,
         batch_size: int,
+        seed: int,
     ) -> None:
         super().__init__()
         check_choice("dataset.loader", loader, LOADERS)
@@ -64,6 +69,7 @@ class GraphDataModule(pl.LightningDataModule, ABC):
         self.largest_component = largest_component
         self.loader = loader
         self.batch_size = batch_size
+        self.seed = seed
         self._ready = False
 
     @abstractmethod
@@ -113,22 +119,41 @@ class GraphDataModule(pl.LightningDataModule, ABC):
         names = ("loader", "batch_size", "feature_scaling", "largest_component")
         return {name: getattr(self, name) for name in names}
 
-    def train_dataloader(self) -> DataLoader:
-        if self.loader == "full":
-            return DataLoader([Batch(self.graph, None)], batch_size=None)  # type: ignore[arg-type]
-        nodes = range(self.graph.num_nodes)
-        return DataLoader(
-            nodes,  # type: ignore[arg-type]
-            self.batch_size,
-            shuffle=True,
-            collate_fn=lambda targets: Batch(self.graph, torch.tensor(targets)),
-        )
+    def train_dataloader(self) -> Steps:
+        return Steps(self)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move the target nodes; the graph itself moves only once."""
         if self.graph.device != device:
             self.graph = self.graph.to(device)
-        return Batch(self.graph, None if batch.targets is None else batch.targets.to(device))
+        return Batch(self.graph, None if batch.targets is None else batch.targets.to(device), batch.seed)
+
+
+class Steps:
+    """The steps of training without end, from that on which the trainer has reached."""
+
+    def __init__(self, datamodule: GraphDataModule) -> None:
+        self.datamodule = datamodule
+
+    def __iter__(self) -> Iterator[Batch]:
+        first = 0 if self.datamodule.trainer is None else self.datamodule.trainer.global_step
+        targets = itertools.repeat(None) if self.datamodule.loader == "full" else self._targets(first)
+        for step, nodes in zip(itertools.count(first), targets):
+            yield Batch(self.datamodule.graph, nodes, mix(self.datamodule.seed, step))
+
+    def _targets(self, first: int) -> Iterator[Tensor]:
+        """Return batches of nodes from step ``first`` on: those of one random order after another."""
+        num_nodes, batch_size = self.datamodule.graph.num_nodes, self.datamodule.batch_size
+        passes, skipped = divmod(first, -(-num_nodes // batch_size))
+        for number in itertools.count(passes):
+            order = torch.Generator().manual_seed(mix(self.datamodule.seed, number))
+            yield from torch.randperm(num_nodes, generator=order).split(batch_size)[skipped:]
+            skipped = 0
+
+
+def mix(seed: int, number: int) -> int:
+    """Return a seed that follows from two numbers."""
+    return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
 def check_graph(data: Data, name: str) -> None:

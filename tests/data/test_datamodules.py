@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -56,22 +58,40 @@ def test_nothing_is_written_beside_the_raw_files(make_datamodule: Make, tmp_path
     assert not (tmp_path / "data").exists()
 
 
-def test_full_loader_serves_the_whole_graph_as_one_step(make_datamodule: Make) -> None:
+def steps(datamodule: GraphDataModule, first: int, number: int) -> list[Batch]:
+    """The steps that a trainer is served which has done ``first`` of them."""
+    datamodule.setup()
+    datamodule.trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    datamodule.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = first
+    assert datamodule.trainer.global_step == first
+    return list(itertools.islice(datamodule.train_dataloader(), number))
+
+
+def test_full_loader_serves_the_whole_graph_again_and_again(make_datamodule: Make) -> None:
     datamodule = make_datamodule("synthetic/tiny")
-    datamodule.setup()
-    (batch,) = datamodule.train_dataloader()
-    assert batch.graph is datamodule.graph
-    assert batch.targets is None
+    batches = steps(datamodule, 0, 3)
+    assert all(batch.graph is datamodule.graph and batch.targets is None for batch in batches)
+    assert len({batch.seed for batch in batches}) == 3
 
 
-def test_rows_loader_passes_over_all_nodes_in_random_order(make_datamodule: Make) -> None:
-    datamodule = make_datamodule("synthetic/tiny", loader="rows", batch_size=150)
-    datamodule.setup()
-    batches: list[Batch] = list(datamodule.train_dataloader())
-    targets = torch.cat([batch.targets for batch in batches if batch.targets is not None])
-    assert [len(batch.targets) for batch in batches if batch.targets is not None] == [150, 150, 100]
-    assert targets.tolist() != list(range(400))
-    assert targets.sort().values.tolist() == list(range(400))
+def test_rows_loader_passes_over_all_nodes_in_random_orders(make_datamodule: Make) -> None:
+    batches = steps(make_datamodule("synthetic/tiny", loader="rows", batch_size=150), 0, 6)
+    targets = [batch.targets for batch in batches if batch.targets is not None]
+    assert [len(nodes) for nodes in targets] == [150, 150, 100] * 2
+    first, second = torch.cat(targets[:3]), torch.cat(targets[3:])
+    assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(400))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("loader", ["full", "rows"])
+def test_steps_follow_from_seed_and_number_alone(make_datamodule: Make, loader: str) -> None:
+    def served(first: int, number: int, seed: int = 0) -> list[tuple[int, list[int] | None]]:
+        datamodule = make_datamodule("synthetic/tiny", loader=loader, batch_size=150, seed=seed)
+        batches = steps(datamodule, first, number)
+        return [(batch.seed, None if batch.targets is None else batch.targets.tolist()) for batch in batches]
+
+    assert served(0, 8)[4:] == served(4, 4)
+    assert not {seed for seed, _ in served(0, 8)} & {seed for seed, _ in served(0, 8, seed=1)}
 
 
 class Given(GraphDataModule):
@@ -79,7 +99,7 @@ class Given(GraphDataModule):
 
     def __init__(self, data: Data, **changes: object) -> None:
         shared = {"name": "given", "counts": {}, "split": "random", "split_seed": 0, "feature_scaling": "row"}
-        shared |= {"largest_component": False, "loader": "full", "batch_size": 4}
+        shared |= {"largest_component": False, "loader": "full", "batch_size": 4, "seed": 0}
         super().__init__(**(shared | changes))  # type: ignore[arg-type]
         self.data = data
 

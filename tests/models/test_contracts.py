@@ -109,7 +109,7 @@ def test_a_checkpoint_rebuilds_the_model_by_itself(make_model: Make, small_graph
     trainer = pl.Trainer(
         max_steps=2, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu"
     )
-    trainer.fit(model, DataLoader([Batch(small_graph, None)], batch_size=None))
+    trainer.fit(model, DataLoader([Batch(small_graph, None, seed) for seed in range(2)], batch_size=None))
     path = tmp_path / "model.ckpt"
     trainer.save_checkpoint(path)
     torch.load(path, weights_only=True)  # plain containers only
