@@ -34,7 +34,7 @@ class GraphDataModule(pl.LightningDataModule, ABC):
         counts: Published numbers of nodes, undirected edges, features and classes, which ``setup`` checks.
         split: ``public``, ``random`` or ``per_class``, see ``src.data.splits``.
         split_seed: Seed of a drawn split.
-        feature_scaling: See ``src.data.features``.
+        feature_scaling, feature_storage: See ``src.data.features``.
         largest_component: Keep only the largest connected component, as the authors' loader does on Amazon.
         loader: ``full``: the whole graph is one step. ``rows``: batches of target nodes, exact for an encoder of one
             layer; again and again, all nodes in a new random order.
@@ -53,6 +53,7 @@ class GraphDataModule(pl.LightningDataModule, ABC):
         split: str,
         split_seed: int,
         feature_scaling: str,
+        feature_storage: str,
         largest_component: bool,
         loader: str,
         batch_size: int,
@@ -66,6 +67,7 @@ class GraphDataModule(pl.LightningDataModule, ABC):
         self.split = split
         self.split_seed = split_seed
         self.feature_scaling = feature_scaling
+        self.feature_storage = feature_storage
         self.largest_component = largest_component
         self.loader = loader
         self.batch_size = batch_size
@@ -92,7 +94,8 @@ class GraphDataModule(pl.LightningDataModule, ABC):
             data = LargestConnectedComponents()(data)
         self.labels = make_labels(data, self.split, self.split_seed)
         self.graph = Graph(
-            scale_features(data.x, self.feature_scaling), normalised_adjacency(data.edge_index, data.num_nodes)
+            scale_features(data.x, self.feature_scaling, self.feature_storage),
+            normalised_adjacency(data.edge_index, data.num_nodes),
         )
         self._ready = True
         log.info(

@@ -10,6 +10,7 @@ from src.graph import Graph
 from src.models.base import Method
 from src.models.discriminator import BilinearDiscriminator, mean_summary, summary_statistics
 from src.ops.corruption import random_permutation
+from src.ops.groups import to_dense
 from src.ops.losses import group_discrimination_loss
 
 
@@ -28,7 +29,8 @@ class DGI(Method):
 
     def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:
         permutation = random_permutation(graph.num_nodes, graph.device)
-        positive, negative = self.encoder.both_groups(graph.features, graph.adjacency, permutation, targets=targets)
+        groups = self.encoder.both_groups(graph.features, graph.adjacency, permutation, targets=targets)
+        positive, negative = map(to_dense, groups)
         return group_discrimination_loss(*self.discriminator(self.summarise(positive), positive, negative))
 
     def summarise(self, embeddings: Tensor) -> Tensor:

@@ -7,9 +7,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from src.models.encoders import ACTIVATIONS
+from src.models.encoders import ACTIVATIONS, Embeddings
 from src.ops.aggregation import AGGREGATIONS
 from src.ops.checks import check_choice, check_range
+from src.ops.groups import to_dense
 
 
 class GroupDiscriminator(nn.Module):
@@ -26,6 +27,8 @@ class GroupDiscriminator(nn.Module):
         aggregation: ``sum``, ``mean``, ``min``, ``max``, or ``linear`` (a learned weight for each dimension).
     """
 
+    ones: Tensor
+
     def __init__(self, hidden_dim: int, num_layers: int, activation: str, aggregation: str) -> None:
         super().__init__()
         check_range("projector_layers", num_layers, 0)
@@ -35,15 +38,15 @@ class GroupDiscriminator(nn.Module):
         self.activation = None if activation == "none" else ACTIVATIONS[activation]()
         self.linear = nn.Linear(hidden_dim, 1) if aggregation == "linear" else None
         self.aggregation = aggregation
-        self.hidden_dim = hidden_dim
+        self.register_buffer("ones", torch.ones(hidden_dim), persistent=False)
 
-    def forward(self, *groups: Tensor) -> list[Tensor]:
+    def forward(self, *groups: Embeddings) -> list[Tensor]:
         """Return the logits of each group: for embeddings of shape (N, D'), logits of shape (N,)."""
         collapses = self.activation is None or len(self.projector) < 2
         if collapses and self.aggregation in ("sum", "mean", "linear"):
-            weight, bias = self._collapsed(groups[0])
+            weight, bias = self._collapsed()
             return [embeddings @ weight + bias for embeddings in groups]
-        return [self.plain(embeddings) for embeddings in groups]
+        return [self.plain(to_dense(embeddings)) for embeddings in groups]
 
     def plain(self, embeddings: Tensor) -> Tensor:
         """Return the logits of one group layer by layer: what ``forward`` must equal."""
@@ -52,13 +55,12 @@ class GroupDiscriminator(nn.Module):
             x = layer(x if depth == 0 or self.activation is None else self.activation(x))
         return self.linear(x).squeeze(1) if self.linear is not None else AGGREGATIONS[self.aggregation](x)
 
-    def _collapsed(self, like: Tensor) -> tuple[Tensor, Tensor]:
+    def _collapsed(self) -> tuple[Tensor, Tensor]:
         """Weight (D',) and bias () of the linear map that projector and aggregation together are."""
         if self.linear is not None:
             weight, bias = self.linear.weight[0], self.linear.bias[0]
         else:
-            share = 1.0 if self.aggregation == "sum" else 1.0 / self.hidden_dim
-            weight, bias = like.new_full((self.hidden_dim,), share), like.new_zeros(())
+            weight, bias = self.ones / (len(self.ones) if self.aggregation == "mean" else 1), self.ones.new_zeros(())
         for layer in cast(list[nn.Linear], list(reversed(self.projector))):
             weight, bias = layer.weight.T @ weight, bias + layer.bias @ weight
         return weight, bias

@@ -13,6 +13,7 @@ from torch_geometric.nn import MLP, GATConv, GINConv, SAGEConv
 from src.ops.activation import prelu
 from src.ops.corruption import permute_rows
 from src.ops.diffusion import Diffusion
+from src.ops.groups import Activations, Group, stack_permuted
 from src.ops.propagation import graph_power, propagate_rows
 from src.ops.sparse import SparseMatrix, to_dense
 
@@ -23,6 +24,9 @@ class PReLU(nn.PReLU):
     def forward(self, x: Tensor) -> Tensor:
         return prelu(x, self.weight)
 
+
+Embeddings = Tensor | Group
+"""Of one group, shape (B, D'): made, or not made before it is known what for (see ``src.ops.groups``)."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "prelu": PReLU,
@@ -57,7 +61,7 @@ class Encoder(nn.Module, ABC):
         permutation: Tensor,
         kept_columns: Tensor | None = None,
         targets: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Embeddings, Embeddings]:
         """Return the embeddings of the graph and of its corrupted copy: here by two plain passes.
 
         Args:
@@ -113,6 +117,22 @@ class GCNLayer(nn.Module):
         """Return the layer's output, where ``propagated`` stands for A^hops X W."""
         return self.activation(propagated + self.bias)
 
+    def lazily(self, matrix: Tensor | SparseMatrix, dense: Tensor) -> Tensor | Activations:
+        """Return the layer's output, where ``matrix @ dense`` stands for A^hops X W, without computing it if it can."""
+        slope = self.slope
+        if slope is None or not isinstance(matrix, SparseMatrix) or dense.device.type != "cpu":
+            return self.activate(matrix @ dense)
+        return Activations(matrix, dense, self.bias, slope)
+
+    @property
+    def slope(self) -> Tensor | None:
+        """Slope of the activation below 0, shape (1,), where it is a PReLU or a special case of one."""
+        if isinstance(self.activation, nn.PReLU):
+            return self.activation.weight
+        if isinstance(self.activation, nn.LeakyReLU):
+            return self.bias.new_full((1,), self.activation.negative_slope)
+        return self.bias.new_zeros(1) if isinstance(self.activation, nn.ReLU) else None
+
 
 class GCN(Encoder):
     """A stack of GCN layers of one width, with a cheaper road to both groups."""
@@ -139,7 +159,7 @@ class GCN(Encoder):
         permutation: Tensor,
         kept_columns: Tensor | None = None,
         targets: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Embeddings, Embeddings]:
         """Return what two plain passes give, in exact arithmetic at half the cost.
 
         Three equalities for the first layer, with features X, column mask M and row permutation P: (X M) W = X (M W),
@@ -153,10 +173,16 @@ class GCN(Encoder):
             propagated = propagate_rows(adjacency, features, targets, permutation)
             if kept_columns is not None:
                 propagated = mask_columns(propagated, kept_columns)
-            positive, negative = first.activate(propagated @ first.weight).chunk(2)
+            positive, negative = first.lazily(propagated, first.weight).chunk(2)
             return positive, negative
-        weight = first.weight if kept_columns is None else first.weight * kept_columns[:, None]
-        transformed = features @ weight
+        if isinstance(features, SparseMatrix):
+            transformed = features.multiply(first.weight, kept_columns)
+        else:
+            transformed = features @ (first.weight if kept_columns is None else first.weight * kept_columns[:, None])
+        one_hop = not others and first.hops == 1
+        if one_hop and isinstance(adjacency, SparseMatrix) and transformed.device.type == "cpu":
+            positive, negative = first.lazily(stack_permuted(adjacency, permutation), transformed).chunk(2)
+            return positive, negative
         positive = first.propagate(transformed, adjacency)
         negative = first.propagate(permute_rows(transformed, permutation), adjacency)
         for layer in others:

@@ -10,6 +10,7 @@ from torch import Tensor
 from src.graph import Graph
 from src.models.discriminator import BilinearDiscriminator, mean_summary, summary_statistics
 from src.models.views import TwoViews
+from src.ops.groups import to_dense
 from src.ops.losses import group_discrimination_loss
 
 
@@ -22,7 +23,8 @@ class MVGRL(TwoViews):
         self.discriminator = BilinearDiscriminator(shared["hidden_dim"])
 
     def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:
-        view, diffused, corrupted_view, corrupted_diffused = self.both_views(graph, targets)
+        groups = self.both_views(graph, targets)
+        view, diffused, corrupted_view, corrupted_diffused = map(to_dense, groups)
         by_view = self.discriminator(mean_summary(view), diffused, corrupted_diffused)
         by_diffused = self.discriminator(mean_summary(diffused), view, corrupted_view)
         positive, negative = (torch.cat(logits) for logits in zip(by_view, by_diffused, strict=True))

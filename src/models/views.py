@@ -16,7 +16,7 @@ from torch import Tensor
 
 from src.graph import Graph
 from src.models.base import Method
-from src.models.encoders import ENCODERS
+from src.models.encoders import ENCODERS, Embeddings
 from src.ops.checks import check_choice, check_range
 from src.ops.corruption import random_permutation
 from src.ops.diffusion import DIFFUSIONS, Diffusion, strongest_entries
@@ -56,7 +56,7 @@ class TwoViews(Method):
             self._diffused = graph.adjacency, diffuse(graph.adjacency, **settings, cache_dir=self.cache_dir)
         return self._diffused[1]
 
-    def both_views(self, graph: Graph, targets: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def both_views(self, graph: Graph, targets: Tensor | None) -> tuple[Embeddings, Embeddings, Embeddings, Embeddings]:
         """Return the embeddings of graph, diffused graph, corrupted graph, and corrupted diffused graph."""
         permutation = random_permutation(graph.num_nodes, graph.device)
         view = self.encoder.both_groups(graph.features, graph.adjacency, permutation, targets=targets)

@@ -39,7 +39,8 @@ def normalise(pattern: SparseMatrix) -> SparseMatrix:
     degree = torch.zeros(pattern.shape[0], dtype=pattern.values.dtype, device=pattern.values.device)
     degree.index_add_(0, pattern.rows, pattern.values)
     scale = degree.rsqrt()
-    return pattern.with_values(pattern.values * scale[pattern.rows] * scale[pattern.columns])
+    # The two scales first: their product is the same for (i, j) and (j, i) to the last bit.
+    return pattern.with_values(pattern.values * (scale[pattern.rows] * scale[pattern.columns]))
 
 
 def check_edges(edge_index: Tensor, num_nodes: int) -> None:

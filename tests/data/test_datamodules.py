@@ -98,7 +98,14 @@ class Given(GraphDataModule):
     """A dataset of a test's own."""
 
     def __init__(self, data: Data, **changes: object) -> None:
-        shared = {"name": "given", "counts": {}, "split": "random", "split_seed": 0, "feature_scaling": "row"}
+        shared = {
+            "name": "given",
+            "counts": {},
+            "split": "random",
+            "split_seed": 0,
+            "feature_scaling": "row",
+            "feature_storage": "auto",
+        }
         shared |= {"largest_component": False, "loader": "full", "batch_size": 4, "seed": 0}
         super().__init__(**(shared | changes))  # type: ignore[arg-type]
         self.data = data

@@ -11,7 +11,7 @@ from src.ops.sparse import SparseMatrix
 
 
 def scaled(x: Tensor, scaling: str) -> Tensor:
-    result = scale_features(x, scaling)
+    result = scale_features(x, scaling, "auto")
     return result.to_dense() if isinstance(result, SparseMatrix) else result
 
 
@@ -42,18 +42,22 @@ def test_standardize(counts: Tensor) -> None:
 def test_sparse_only_where_few_entries_are_set() -> None:
     x = torch.zeros(20, 20)
     x[0, :5] = 1
-    assert isinstance(scale_features(x, "row"), SparseMatrix)
+    assert isinstance(scale_features(x, "row", "auto"), SparseMatrix)
+    assert isinstance(scale_features(x, "row", "dense"), Tensor)
     torch.testing.assert_close(scaled(x, "none"), x)
-    assert isinstance(scale_features(torch.rand(20, 20), "row"), Tensor)
+    assert isinstance(scale_features(torch.rand(20, 20), "row", "auto"), Tensor)
+    assert isinstance(scale_features(torch.rand(20, 20), "row", "sparse"), SparseMatrix)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_non_finite_features_are_named(counts: Tensor, value: float) -> None:
     counts[1, 2] = value
     with pytest.raises(ValueError, match="1 values that are NaN or infinite, the first at node 1, column 2"):
-        scale_features(counts, "row")
+        scale_features(counts, "row", "auto")
 
 
-def test_unknown_scaling(counts: Tensor) -> None:
+def test_unknown_scaling_or_storage(counts: Tensor) -> None:
     with pytest.raises(ValueError, match="'minmax'; it can be 'none', 'row', 'l2', 'tfidf', 'standardize'"):
-        scale_features(counts, "minmax")
+        scale_features(counts, "minmax", "auto")
+    with pytest.raises(ValueError, match="'csr'; it can be 'auto', 'sparse', 'dense'"):
+        scale_features(counts, "row", "csr")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from src.graph import Graph
-from src.models.encoders import GCN
+from src.models import GGD
+from src.models.discriminator import GroupDiscriminator
+from src.models.encoders import ACTIVATIONS, GCN, Encoder
+from src.ops.aggregation import AGGREGATIONS
 from src.ops.propagation import normalised_adjacency
 from src.ops.sparse import SparseMatrix
 
@@ -31,24 +38,64 @@ def dense_features(graph: Graph) -> Tensor:
     return graph.features.to_dense() if isinstance(graph.features, SparseMatrix) else graph.features
 
 
-@pytest.mark.parametrize(("num_layers", "targets"), [(1, None), (1, [3, 29, 0, 11]), (3, None)])
-def test_both_groups_equal_two_plain_passes(graph: Graph, num_layers: int, targets: list[int] | None) -> None:
-    encoder = GCN(10, 8, num_layers, "prelu").double()
-    kept, permutation = (torch.rand(10) < 0.7).double(), torch.randperm(30)
-    x, adjacency = dense_features(graph) * kept, graph.adjacency.to_dense()
-    nodes = slice(None) if targets is None else torch.tensor(targets)
-    plain = plain_pass(encoder, x, adjacency)[nodes], plain_pass(encoder, x[permutation], adjacency)[nodes]
-    fast = encoder.both_groups(
-        graph.features, graph.adjacency, permutation, kept, None if targets is None else torch.tensor(targets)
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[GGD, Graph, Tensor | None]:
+    """A method, a graph of 25 nodes in float64, and the nodes that enter the loss."""
+    torch.manual_seed(draw(st.integers(0, 2**31)))
+    x = torch.randn(25, 10, dtype=torch.float64) * (torch.rand(25, 10) < 0.5)
+    edges = torch.randint(25, (2, draw(st.sampled_from([0, 20, 150]))))
+    graph = Graph(
+        SparseMatrix.from_dense(x) if draw(st.booleans()) else x, normalised_adjacency(edges, 25).to(torch.float64)
     )
-    weights = torch.randn_like(plain[0]), torch.randn_like(plain[1])
-    parameters = list(encoder.parameters())
-    for one, other in zip(plain, fast, strict=True):
-        torch.testing.assert_close(one, other)
-    expected = torch.autograd.grad(sum((p * w).sum() for p, w in zip(plain, weights, strict=True)), parameters)
-    gradients = torch.autograd.grad(sum((p * w).sum() for p, w in zip(fast, weights, strict=True)), parameters)
-    for one, other in zip(expected, gradients, strict=True):
-        torch.testing.assert_close(one, other)
+    num_layers = draw(st.sampled_from([1, 1, 2]))
+    targets = torch.randperm(25)[: draw(st.integers(1, 25))] if num_layers == 1 and draw(st.booleans()) else None
+    model = GGD(
+        num_features=10,
+        encoder="gcn",
+        hidden_dim=7,
+        num_layers=num_layers,
+        activation=draw(st.sampled_from(list(ACTIVATIONS))),
+        projector_layers=draw(st.integers(0, 2)),
+        projector_activation=draw(st.sampled_from(["none", "prelu"])),
+        aggregation=draw(st.sampled_from([*AGGREGATIONS, "linear"])),
+        feature_drop=draw(st.sampled_from([0.0, 0.3])),
+        edge_drop=draw(st.sampled_from([0.0, 0.3])),
+        hops=2,
+        optimizer="adam",
+        learning_rate=1e-3,
+        weight_decay=0.0,
+    ).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model, graph, targets
+
+
+def plain_both_groups(
+    encoder: Encoder, features: Tensor, adjacency: SparseMatrix, permutation: Tensor, kept: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    positive, negative = Encoder.both_groups(encoder, features, adjacency, permutation, kept)
+    return (positive, negative) if targets is None else (positive[targets], negative[targets])
+
+
+@given(steps())
+@settings(deadline=None, max_examples=150)
+def test_loss_and_gradients_equal_those_of_two_plain_passes(step: tuple[GGD, Graph, Tensor | None]) -> None:
+    model, graph, targets = step
+
+    def loss_and_gradients() -> tuple[Tensor, ...]:
+        torch.manual_seed(0)  # the same columns, edges and permutation
+        loss = model.loss(graph, targets)
+        return loss, *torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
+
+    fast = loss_and_gradients()
+    with (
+        patch.object(GCN, "both_groups", plain_both_groups),
+        patch.object(GroupDiscriminator, "forward", lambda self, *groups: [self.plain(group) for group in groups]),
+    ):
+        plain = loss_and_gradients()
+    for one, other in zip(fast, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_forward_equals_a_plain_pass(graph: Graph) -> None:

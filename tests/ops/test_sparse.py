@@ -1,10 +1,12 @@
 """Sparse products and their gradients against dense ones."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from src.ops import sparse
 from src.ops.sparse import SparseMatrix
 
 
@@ -31,11 +33,36 @@ def test_product_and_gradient_equal_the_dense_ones(dense: Tensor) -> None:
 
 @given(matrices())
 @settings(deadline=None)
+def test_columns_that_are_not_kept_count_as_zero(dense: Tensor) -> None:
+    kept = (torch.rand(dense.shape[1]) < 0.5).double()
+    z = torch.randn(dense.shape[1], 3, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(dense.shape[0], 3, dtype=torch.float64)
+    (expected_gradient,) = torch.autograd.grad((dense * kept @ z * weights).sum(), z)
+    product = SparseMatrix.from_dense(dense).multiply(z, kept)
+    torch.testing.assert_close(product, dense * kept @ z)
+    torch.testing.assert_close(torch.autograd.grad((product * weights).sum(), z)[0], expected_gradient)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_gradient_in_blocks_of_rows(monkeypatch: pytest.MonkeyPatch, num_threads: int) -> None:
+    monkeypatch.setattr(sparse, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(sparse, "threads", lambda: num_threads)
+    dense = torch.randn(150, 40, dtype=torch.float64) * (torch.rand(150, 40) < 0.6)
+    matrix = SparseMatrix.from_dense(dense)
+    assert len(matrix._column_blocks.starts) == 9
+    z = torch.randn(40, 5, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(150, 5, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((matrix @ z * weights).sum(), z)
+    torch.testing.assert_close(gradient, dense.T @ weights)
+
+
+@given(matrices())
+@settings(deadline=None)
 def test_transposed_and_selected_rows(dense: Tensor) -> None:
-    sparse = SparseMatrix.from_dense(dense)
-    torch.testing.assert_close(sparse.transposed.to_dense(), dense.T)
+    matrix = SparseMatrix.from_dense(dense)
+    torch.testing.assert_close(matrix.transposed.to_dense(), dense.T)
     rows = torch.randint(dense.shape[0], (5,))
-    torch.testing.assert_close(sparse.select_rows(rows).to_dense(), dense[rows])
+    torch.testing.assert_close(matrix.select_rows(rows).to_dense(), dense[rows])
 
 
 @given(matrices())
@@ -61,13 +88,13 @@ def test_repeated_columns_add_up() -> None:
 
 def test_mirror_finds_the_entry_across_the_diagonal() -> None:
     dense = torch.rand(9, 9) * (torch.rand(9, 9) < 0.4)
-    sparse = SparseMatrix(SparseMatrix.from_dense(dense + dense.T).csr, symmetric=True)
-    torch.testing.assert_close(sparse.rows[sparse.mirror], sparse.columns)
-    torch.testing.assert_close(sparse.columns[sparse.mirror], sparse.rows)
+    matrix = SparseMatrix(SparseMatrix.from_dense(dense + dense.T).csr, symmetric=True)
+    torch.testing.assert_close(matrix.rows[matrix.mirror], matrix.columns)
+    torch.testing.assert_close(matrix.columns[matrix.mirror], matrix.rows)
 
 
 def test_product_stays_in_float32_under_autocast() -> None:
-    sparse = SparseMatrix.from_dense(torch.eye(4))
+    matrix = SparseMatrix.from_dense(torch.eye(4))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        product = sparse @ torch.ones(4, 2, dtype=torch.bfloat16)
+        product = matrix @ torch.ones(4, 2, dtype=torch.bfloat16)
     assert product.dtype == torch.float32

@@ -1,0 +1,190 @@
+"""Kernels for sparse matrices on the CPU, compiled by numba on first use and kept in ``__pycache__``.
+
+Matrices come as CSR: ``starts`` (rows + 1), ``columns`` and ``values`` (E). Each kernel divides its rows among
+``threads`` in stripes, so that sums come out the same for the same number of threads. Outputs are given, not made.
+``src.ops.sparse`` and ``src.ops.groups`` call these, and their plain twins stand in the tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+STRIPE = 16
+"""Rows that a thread takes at a time."""
+
+# Products and sums may be contracted and reordered; nothing else that fast-math allows.
+OPTIONS: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz"}, "error_model": "numpy", "cache": True}
+
+
+@numba.njit(inline="always")
+def add_rows(start, end, columns, values, dense, out):
+    """out += sum of values[e] * dense[columns[e]]: four rows at a time, so that ``out`` is read a quarter as often."""
+    width, e = len(out), start
+    while e + 4 <= end:
+        a, b, c, d = values[e], values[e + 1], values[e + 2], values[e + 3]
+        row_a, row_b = dense[columns[e]], dense[columns[e + 1]]
+        row_c, row_d = dense[columns[e + 2]], dense[columns[e + 3]]
+        for k in range(width):
+            out[k] += a * row_a[k] + b * row_b[k] + c * row_c[k] + d * row_d[k]
+        e += 4
+    while e < end:
+        a, row_a = values[e], dense[columns[e]]
+        for k in range(width):
+            out[k] += a * row_a[k]
+        e += 1
+
+
+@numba.njit(parallel=True, **OPTIONS)
+def multiply(starts, columns, values, kept, dense, out, threads):
+    """out = S diag(kept) dense, where an empty ``kept`` keeps all columns."""
+    num_rows = len(starts) - 1
+    for thread in numba.prange(threads):
+        kept_columns, kept_values = np.empty(0, columns.dtype), np.empty(0, values.dtype)
+        for first in range(thread * STRIPE, num_rows, threads * STRIPE):
+            for i in range(first, min(num_rows, first + STRIPE)):
+                row, start, end = out[i], starts[i], starts[i + 1]
+                row[:] = 0
+                if len(kept) == 0:
+                    add_rows(start, end, columns, values, dense, row)
+                    continue
+                if len(kept_columns) < end - start:
+                    kept_columns, kept_values = (
+                        np.empty(end - start, columns.dtype),
+                        np.empty(end - start, values.dtype),
+                    )
+                count = 0
+                for e in range(start, end):
+                    kept_columns[count], kept_values[count] = columns[e], values[e]
+                    count += kept[columns[e]]
+                add_rows(0, count, kept_columns, kept_values, dense, row)
+
+
+@numba.njit(parallel=True, **OPTIONS)
+def multiply_blocks(starts, columns, values, kept, dense, out, threads):
+    """out = diag(kept) S dense, with S as blocks of columns side by side, so that a block's rows stay in the cache.
+
+    ``starts`` has a row for each block: S[i, block] is ``starts[block, i]`` to ``starts[block, i + 1]``.
+    """
+    num_rows = len(out)
+    for thread in numba.prange(threads):
+        for block in range(len(starts)):
+            for first in range(thread * STRIPE, num_rows, threads * STRIPE):
+                for i in range(first, min(num_rows, first + STRIPE)):
+                    if block == 0:
+                        out[i] = 0
+                    if len(kept) == 0 or kept[i]:
+                        add_rows(starts[block, i], starts[block, i + 1], columns, values, dense, out[i])
+
+
+@numba.njit(**OPTIONS)
+def transpose(starts, columns, values, block_rows, new_starts, new_columns, new_values):
+    """new = S' as ``multiply_blocks`` takes it, each block ``block_rows`` rows of S; ``new_starts`` comes as zeros."""
+    num_rows, num_blocks, num_columns = len(starts) - 1, new_starts.shape[0], new_starts.shape[1] - 1
+    for block in range(num_blocks):
+        first, last = block * block_rows, min(num_rows, (block + 1) * block_rows)
+        counts = new_starts[block]
+        for e in range(starts[first], starts[last]):
+            counts[columns[e] + 1] += 1
+        counts[0] = starts[first]
+        for column in range(num_columns):
+            counts[column + 1] += counts[column]
+        for i in range(first, last):
+            for e in range(starts[i], starts[i + 1]):
+                place = counts[columns[e]]
+                new_columns[place], new_values[place] = i, values[e]
+                counts[columns[e]] += 1
+        for column in range(num_columns, 0, -1):  # each start has become that of the next column
+            counts[column] = counts[column - 1]
+        counts[0] = starts[first]
+
+
+@numba.njit(parallel=True, **OPTIONS)
+def stack(starts, columns, values, order, number, new_starts, new_columns, new_values, threads):
+    """new = [S, S[order]], side by side, where S has ``number`` columns; ``new_starts`` comes as zeros."""
+    for i in range(len(order)):
+        j = order[i]
+        new_starts[i + 1] = new_starts[i] + starts[i + 1] - starts[i] + starts[j + 1] - starts[j]
+    for thread in numba.prange(threads):
+        for first in range(thread * STRIPE, len(order), threads * STRIPE):
+            for i in range(first, min(len(order), first + STRIPE)):
+                place = new_starts[i]
+                for e in range(starts[i], starts[i + 1]):
+                    new_columns[place], new_values[place] = columns[e], values[e]
+                    place += 1
+                for e in range(starts[order[i]], starts[order[i] + 1]):
+                    new_columns[place], new_values[place] = columns[e] + number, values[e]
+                    place += 1
+
+
+@numba.njit(parallel=True, **OPTIONS)
+def discriminate(starts, columns, values, dense, bias, slope, vector, above, logits, threads):
+    """logits = PReLU(S dense + bias) @ vector, and above = whether S dense + bias > 0; no activation is kept."""
+    num_rows, width, below = len(starts) - 1, len(vector), slope[0]
+    for thread in numba.prange(threads):
+        row = np.empty(width, dense.dtype)
+        for first in range(thread * STRIPE, num_rows, threads * STRIPE):
+            for i in range(first, min(num_rows, first + STRIPE)):
+                row[:] = bias
+                add_rows(starts[i], starts[i + 1], columns, values, dense, row)
+                above_i, total = above[i], dense.dtype.type(0)
+                for k in range(width):
+                    positive = row[k] > 0
+                    above_i[k] = positive
+                    total += vector[k] * (row[k] if positive else below * row[k])
+                logits[i] = total
+
+
+@numba.njit(inline="always")
+def add_masks(start, end, columns, values, scale, masks, out):
+    """out += sum of v[e] * masks[columns[e]] and return the sum of v[e], where v[e] = values[e] * scale[columns[e]]."""
+    width, e, kind = len(out), start, out.dtype.type
+    total = kind(0)
+    while e + 4 <= end:
+        i, j, k, l = columns[e], columns[e + 1], columns[e + 2], columns[e + 3]  # noqa: E741
+        a, b, c, d = values[e] * scale[i], values[e + 1] * scale[j], values[e + 2] * scale[k], values[e + 3] * scale[l]
+        row_a, row_b, row_c, row_d = masks[i], masks[j], masks[k], masks[l]
+        for n in range(width):
+            out[n] += a * kind(row_a[n]) + b * kind(row_b[n]) + c * kind(row_c[n]) + d * kind(row_d[n])
+        total += a + b + c + d
+        e += 4
+    while e < end:
+        a, row_a = values[e] * scale[columns[e]], masks[columns[e]]
+        for n in range(width):
+            out[n] += a * kind(row_a[n])
+        total += a
+        e += 1
+    return total
+
+
+@numba.njit(parallel=True, **OPTIONS)
+def discriminate_backward(
+    starts, columns, values, dense, slope, vector, above, gradient, dense_gradient, weighted, below, kept, threads
+):
+    """Gradients of ``discriminate``, from S' and the gradient of the logits.
+
+    With u = S' (gradient * PReLU'): dense_gradient = u * vector. Summed over rows for each thread: weighted, of
+    u * dense; below, of S' (gradient * (1 - above)) * dense; kept, of gradient * above.
+    """
+    num_rows, width, kind = len(dense), len(vector), dense.dtype.type
+    low, rest = slope[0], kind(1) - slope[0]
+    for thread in numba.prange(threads):
+        row = np.empty(width, dense.dtype)
+        weighted_sum, below_sum, kept_sum = weighted[thread], below[thread], kept[thread]
+        for first in range(thread * STRIPE, num_rows, threads * STRIPE):
+            for j in range(first, min(num_rows, first + STRIPE)):
+                row[:] = 0
+                total = add_masks(starts[j], starts[j + 1], columns, values, gradient, above, row)
+                dense_j, gradient_j = dense[j], dense_gradient[j]
+                for k in range(width):
+                    u = low * total + rest * row[k]
+                    gradient_j[k] = vector[k] * u
+                    weighted_sum[k] += dense_j[k] * u
+                    below_sum[k] += dense_j[k] * (total - row[k])
+        for first in range(thread * STRIPE, len(gradient), threads * STRIPE):
+            for i in range(first, min(len(gradient), first + STRIPE)):
+                above_i, scale = above[i], gradient[i]
+                for k in range(width):
+                    kept_sum[k] += scale * kind(above_i[k])
