@@ -120,7 +120,7 @@ class GCNLayer(nn.Module):
     def lazily(self, matrix: Tensor | SparseMatrix, dense: Tensor) -> Tensor | Activations:
         """Return the layer's output, where ``matrix @ dense`` stands for A^hops X W, without computing it if it can."""
         slope = self.slope
-        if slope is None or not isinstance(matrix, SparseMatrix) or dense.device.type != "cpu":
+        if slope is None or dense.device.type != "cpu":
             return self.activate(matrix @ dense)
         return Activations(matrix, dense, self.bias, slope)
 
@@ -170,9 +170,7 @@ class GCN(Encoder):
         if targets is not None:
             if others or first.hops > 1:
                 return super().both_groups(features, adjacency, permutation, kept_columns, targets)
-            propagated = propagate_rows(adjacency, features, targets, permutation)
-            if kept_columns is not None:
-                propagated = mask_columns(propagated, kept_columns)
+            propagated = propagate_rows(adjacency, features, targets, permutation, kept_columns)
             positive, negative = first.lazily(propagated, first.weight).chunk(2)
             return positive, negative
         if isinstance(features, SparseMatrix):
@@ -250,11 +248,6 @@ class GIN(PyGEncoder):
     @staticmethod
     def convolution(in_dim: int, out_dim: int) -> nn.Module:
         return GINConv(MLP([in_dim, out_dim, out_dim], norm=None))
-
-
-def mask_columns(x: Tensor | SparseMatrix, mask: Tensor) -> Tensor | SparseMatrix:
-    """Return X diag(mask)."""
-    return x.mask_columns(mask) if isinstance(x, SparseMatrix) else x * mask
 
 
 ENCODERS: dict[str, type[Encoder]] = {"gcn": GCN, "gat": GAT, "sage": SAGE, "gin": GIN, "sgc": SGC}

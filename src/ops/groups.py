@@ -19,17 +19,17 @@ from src.ops.sparse import Rows, SparseMatrix, threads
 class Activations:
     """PReLU(S Z + b), not computed before it is known what for.
 
-    Their products with one vector, and the gradients of these, come from one pass over S and one over its transpose:
-    of the activations nothing is kept but whether each is above 0.
+    With a sparse S, their products with one vector, and the gradients of these, come from one pass over S and one over
+    its transpose: of the activations nothing is kept but whether each is above 0. With a dense S, S Z is made and kept.
 
     Args:
-        matrix: S, shape (M, N), on the CPU.
+        matrix: S, dense or sparse, shape (M, N), on the CPU.
         dense: Z, shape (N, D').
         bias: b, shape (D',).
         slope: Of the PReLU, shape (1,).
     """
 
-    matrix: SparseMatrix
+    matrix: Tensor | SparseMatrix
     dense: Tensor
     bias: Tensor
     slope: Tensor
@@ -38,7 +38,12 @@ class Activations:
     def __matmul__(self, vector: Tensor) -> Tensor:
         """Return the products with a vector, shape (M,), made once for all groups that share these activations."""
         if self._logits is None or self._logits[0] is not vector:
-            self._logits = vector, _Logits.apply(self.matrix, self.dense, self.bias, self.slope, vector)
+            rest = self.bias, self.slope, vector
+            if isinstance(self.matrix, SparseMatrix):
+                logits = _SparseLogits.apply(self.matrix, self.dense, *rest)
+            else:
+                logits = _DenseLogits.apply(self.matrix @ self.dense, *rest)
+            self._logits = vector, logits
         return self._logits[1]
 
     @cached_property
@@ -66,7 +71,7 @@ class Group:
         return self.activations.embeddings[self.rows]
 
 
-class _Logits(torch.autograd.Function):
+class _SparseLogits(torch.autograd.Function):
     """PReLU(S Z + b) v.
 
     With c for the gradient of the logits and D for the derivative of PReLU, which is 1 or the slope, all gradients
@@ -96,6 +101,29 @@ class _Logits(torch.autograd.Function):
         bias_share = slope * total + (1 - slope) * kept  # sum_i c_i D_ik
         slope_gradient = vector @ (below + bias * (total - kept))
         return None, dense_gradient, vector * bias_share, slope_gradient.view(1), weighted + bias * bias_share
+
+
+class _DenseLogits(torch.autograd.Function):
+    """PReLU(X + b) v."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, slope: Tensor, vector: Tensor) -> Tensor:
+        ctx.dtype = x.dtype
+        x, vector = x.to(bias.dtype), vector.to(bias.dtype).contiguous()  # both are half as precise under autocast
+        logits = x.new_empty(len(x))
+        kernels.score(*(t.detach().numpy() for t in (x, bias, slope, vector, logits)), threads())
+        ctx.save_for_backward(x, bias, slope, vector)
+        return logits
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x, bias, slope, vector = ctx.saved_tensors
+        x_gradient = torch.empty_like(x)
+        sums = x.new_zeros(3, threads(), len(vector))
+        arrays = (x, bias, slope, vector, gradients[0].contiguous(), x_gradient, *sums)
+        kernels.score_backward(*(t.detach().numpy() for t in arrays), threads())
+        derivative, weighted, negative = sums.sum(dim=1)
+        return x_gradient.to(ctx.dtype), vector * derivative, (vector @ negative).view(1), weighted
 
 
 def stack_permuted(matrix: SparseMatrix, permutation: Tensor) -> SparseMatrix:

@@ -188,3 +188,61 @@ def discriminate_backward(
                 above_i, scale = above[i], gradient[i]
                 for k in range(width):
                     kept_sum[k] += scale * kind(above_i[k])
+
+
+@numba.njit(parallel=True, **OPTIONS)
+def score(x, bias, slope, vector, logits, threads):
+    """logits = PReLU(x + bias) @ vector."""
+    num_rows, width, below = len(x), len(vector), slope[0]
+    for thread in numba.prange(threads):
+        for i in range(thread, num_rows, threads):
+            row, total = x[i], x.dtype.type(0)
+            for k in range(width):
+                h = row[k] + bias[k]
+                total += vector[k] * (h if h > 0 else below * h)
+            logits[i] = total
+
+
+@numba.njit(parallel=True, **OPTIONS)
+def score_backward(x, bias, slope, vector, gradient, x_gradient, derivative, weighted, negative, threads):
+    """Gradients of ``score`` from that of the logits. With D for the derivative of PReLU and h = x + bias,
+
+    x_gradient = gradient * D * vector; and summed over rows for each thread: derivative, of gradient * D; weighted, of
+    gradient * PReLU(h); negative, of gradient * min(h, 0).
+    """
+    num_rows, width, below, kind = len(x), len(vector), slope[0], x.dtype.type
+    for thread in numba.prange(threads):
+        derivative_sum, weighted_sum, negative_sum = derivative[thread], weighted[thread], negative[thread]
+        for i in range(thread, num_rows, threads):
+            row, out, scale = x[i], x_gradient[i], gradient[i]
+            for k in range(width):
+                h = row[k] + bias[k]
+                scaled = scale * (kind(1) if h > 0 else below)
+                out[k] = scaled * vector[k]
+                derivative_sum[k] += scaled
+                weighted_sum[k] += scaled * h
+                negative_sum[k] += scale * (h if h < 0 else kind(0))
+
+
+@numba.njit(**OPTIONS)
+def multiply_sparse(
+    starts, columns, values, other_starts, other_columns, other_values, kept, place, out_starts, out_columns, out_values
+):
+    """out = S other diag(kept), each entry once; return their number. ``place`` is scratch, -1 for each column."""
+    count = 0
+    for i in range(len(starts) - 1):
+        first = count
+        for e in range(starts[i], starts[i + 1]):
+            j = columns[e]
+            for f in range(other_starts[j], other_starts[j + 1]):
+                column = other_columns[f]
+                if len(kept) > 0 and not kept[column]:
+                    continue
+                if place[column] < first:
+                    place[column] = count
+                    out_columns[count], out_values[count] = column, values[e] * other_values[f]
+                    count += 1
+                else:
+                    out_values[place[column]] += values[e] * other_values[f]
+        out_starts[i + 1] = count
+    return count

@@ -141,10 +141,6 @@ class SparseMatrix:
         """Return the same pattern with other values."""
         return SparseMatrix.from_parts(self.row_starts, self.columns, values, self.shape, self.symmetric)
 
-    def mask_columns(self, mask: Tensor) -> SparseMatrix:
-        """Return S diag(mask), with a mask of shape (columns,)."""
-        return self.with_values(self.values * mask[self.columns])
-
     def multiply(self, dense: Tensor, kept_columns: Tensor | None = None) -> Tensor:
         """Return S diag(kept_columns) dense, at no cost for columns that are not kept.
 
@@ -169,12 +165,24 @@ class SparseMatrix:
             row_starts, self.columns[entries], self.values[entries], (len(rows), self.shape[1])
         )
 
-    def multiply_sparse(self, other: SparseMatrix) -> SparseMatrix:
-        """Return S @ other as a matrix whose rows list the contributions one by one (columns may repeat)."""
-        picked = other.select_rows(self.columns)
-        values = picked.values * torch.repeat_interleave(self.values, picked.row_lengths)
-        row_starts = picked.row_starts[self.row_starts]
-        return SparseMatrix.from_parts(row_starts, picked.columns, values, (self.shape[0], other.shape[1]))
+    def multiply_sparse(self, other: SparseMatrix, kept_columns: Tensor | None, max_entries: int) -> SparseMatrix:
+        """Return S @ other @ diag(kept_columns), on the CPU; columns within a row come in no order.
+
+        Args:
+            other: Shape (columns, width).
+            kept_columns: 0 or 1 for each column of ``other``, shape (width,); None keeps all.
+            max_entries: Number of terms of all sums, or more: for each entry of S, the length of a row of ``other``.
+        """
+        rows, others = self.compressed_rows, other.compressed_rows
+        out = Rows(
+            np.zeros(self.shape[0] + 1, others.starts.dtype),
+            np.empty(max_entries, others.columns.dtype),
+            np.empty(max_entries, others.values.dtype),
+        )
+        place = np.full(other.shape[1], -1, out.starts.dtype)
+        count = kernels.multiply_sparse(*rows, *others, as_mask(kept_columns), place, *out)
+        starts, columns, values = map(torch.from_numpy, (out.starts, out.columns[:count], out.values[:count]))
+        return SparseMatrix.from_parts(starts, columns, values, (self.shape[0], other.shape[1]))
 
     def to(self, *args: Any, **kwargs: Any) -> SparseMatrix:
         """Move or convert the values like ``Tensor.to``."""
@@ -215,9 +223,13 @@ class _Product(torch.autograd.Function):
 def run(kernel: Any, rows: Rows, kept: Tensor | None, dense: Tensor, num_rows: int) -> Tensor:
     """Return what one of the two kernels for products makes of a matrix, shape (num_rows, width)."""
     out = dense.new_empty(num_rows, dense.shape[1])
-    mask = np.empty(0, np.bool_) if kept is None else kept.bool().numpy()
-    kernel(*rows, mask, dense.detach().contiguous().numpy(), out.numpy(), threads())
+    kernel(*rows, as_mask(kept), dense.detach().contiguous().numpy(), out.numpy(), threads())
     return out
+
+
+def as_mask(kept: Tensor | None) -> np.ndarray:
+    """Return a mask as the kernels take it, for which an empty one keeps all."""
+    return np.empty(0, np.bool_) if kept is None else kept.bool().numpy()
 
 
 def threads() -> int:

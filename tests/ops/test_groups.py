@@ -33,14 +33,14 @@ def test_products_and_gradients_equal_those_of_activations(
     weights = torch.randn(2 * half, dtype=torch.float64)
 
     expected = prelu(matrix @ dense + bias, slope) @ vector
-    positive, negative = Activations(SparseMatrix.from_dense(matrix), dense, bias, slope).chunk(2)
-    logits = torch.cat([positive @ vector, negative @ vector])
-
-    torch.testing.assert_close(logits, expected)
-    torch.testing.assert_close(torch.cat([to_dense(positive), to_dense(negative)]) @ vector, expected)
     expected_gradients = torch.autograd.grad(expected @ weights, inputs)
-    for one, other in zip(torch.autograd.grad(logits @ weights, inputs), expected_gradients, strict=True):
-        torch.testing.assert_close(one, other)
+    for operator in (SparseMatrix.from_dense(matrix), matrix):
+        positive, negative = Activations(operator, dense, bias, slope).chunk(2)
+        logits = torch.cat([positive @ vector, negative @ vector])
+        torch.testing.assert_close(logits, expected)
+        torch.testing.assert_close(torch.cat([to_dense(positive), to_dense(negative)]) @ vector, expected)
+        for one, other in zip(torch.autograd.grad(logits @ weights, inputs), expected_gradients, strict=True):
+            torch.testing.assert_close(one, other)
 
 
 def test_one_group_alone() -> None:

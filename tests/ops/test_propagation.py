@@ -42,13 +42,20 @@ def test_an_edge_to_a_node_that_is_not_there(edges: torch.Tensor, bad: int) -> N
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_rows_equal_those_of_the_whole_products(edges: torch.Tensor, sparse: bool) -> None:
+@pytest.mark.parametrize("density", [0.05, 0.6])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_rows_equal_those_of_the_whole_products(
+    edges: torch.Tensor, sparse: bool, density: float, dropped: bool
+) -> None:
     adjacency = normalised_adjacency(edges, 7)
-    x = torch.rand(7, 5) * (torch.rand(7, 5) < 0.6)
+    x = torch.rand(7, 50) * (torch.rand(7, 50) < density)
+    kept = (torch.rand(50) < 0.7).float() if dropped else None
     permutation, targets = torch.randperm(7), torch.tensor([5, 0, 6])
-    rows = propagate_rows(adjacency, SparseMatrix.from_dense(x) if sparse else x, targets, permutation)
+    rows = propagate_rows(adjacency, SparseMatrix.from_dense(x) if sparse else x, targets, permutation, kept)
+    assert isinstance(rows, SparseMatrix) == (sparse and density < 0.5)
     a = adjacency.to_dense()
-    torch.testing.assert_close(rows @ torch.eye(5), torch.cat([(a @ x)[targets], (a @ x[permutation])[targets]]))
+    whole = torch.cat([(a @ x)[targets], (a @ x[permutation])[targets]])
+    torch.testing.assert_close(rows @ torch.eye(50), whole if kept is None else whole * kept)
 
 
 def test_graph_power(edges: torch.Tensor) -> None:

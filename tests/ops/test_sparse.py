@@ -69,9 +69,12 @@ def test_transposed_and_selected_rows(dense: Tensor) -> None:
 @settings(deadline=None)
 def test_product_of_two_sparse_matrices(dense: Tensor) -> None:
     other = torch.randn(dense.shape[1], 4, dtype=torch.float64) * (torch.rand(dense.shape[1], 4) < 0.5)
-    product = SparseMatrix.from_dense(dense).multiply_sparse(SparseMatrix.from_dense(other))
+    kept = (torch.rand(4) < 0.7).double()
+    terms = int((dense != 0).double().mv((other != 0).double().sum(dim=1)).sum())
+    product = SparseMatrix.from_dense(dense).multiply_sparse(SparseMatrix.from_dense(other), kept, terms)
     identity = torch.eye(4, dtype=torch.float64)
-    torch.testing.assert_close(product @ identity, dense @ other)
+    torch.testing.assert_close(product @ identity, dense @ other * kept)
+    assert len(product.values) == ((dense != 0).double() @ (other != 0).double() * kept).count_nonzero()
 
 
 def test_repeated_columns_add_up() -> None:
