@@ -117,12 +117,15 @@ class GCNLayer(nn.Module):
         """Return the layer's output, where ``propagated`` stands for A^hops X W."""
         return self.activation(propagated + self.bias)
 
-    def lazily(self, matrix: Tensor | SparseMatrix, dense: Tensor) -> Tensor | Activations:
-        """Return the layer's output, where ``matrix @ dense`` stands for A^hops X W, without computing it if it can."""
+    def groups(self, operator: Tensor | SparseMatrix | Diffusion, dense: Tensor, number: int) -> list[Embeddings]:
+        """Return the layer's output for ``number`` groups of rows, where ``operator @ dense`` stands for A^hops X W.
+
+        It is not computed yet where that may save work: on the CPU, with an activation that is a PReLU.
+        """
         slope = self.slope
-        if slope is None or dense.device.type != "cpu":
-            return self.activate(matrix @ dense)
-        return Activations(matrix, dense, self.bias, slope)
+        if slope is None or isinstance(operator, Diffusion) or dense.device.type != "cpu":
+            return list(self.activate(operator @ dense).chunk(number))
+        return list(Activations(operator, dense, self.bias, slope).chunk(number))
 
     @property
     def slope(self) -> Tensor | None:
@@ -170,8 +173,8 @@ class GCN(Encoder):
         if targets is not None:
             if others or first.hops > 1:
                 return super().both_groups(features, adjacency, permutation, kept_columns, targets)
-            propagated = propagate_rows(adjacency, features, targets, permutation, kept_columns)
-            positive, negative = first.lazily(propagated, first.weight).chunk(2)
+            rows = propagate_rows(adjacency, features, targets, permutation, kept_columns)
+            positive, negative = first.groups(rows, first.weight, 2)
             return positive, negative
         if isinstance(features, SparseMatrix):
             transformed = features.multiply(first.weight, kept_columns)
@@ -179,13 +182,16 @@ class GCN(Encoder):
             transformed = features @ (first.weight if kept_columns is None else first.weight * kept_columns[:, None])
         one_hop = not others and first.hops == 1
         if one_hop and isinstance(adjacency, SparseMatrix) and transformed.device.type == "cpu":
-            positive, negative = first.lazily(stack_permuted(adjacency, permutation), transformed).chunk(2)
+            positive, negative = first.groups(stack_permuted(adjacency, permutation), transformed, 2)
             return positive, negative
-        positive = first.propagate(transformed, adjacency)
-        negative = first.propagate(permute_rows(transformed, permutation), adjacency)
-        for layer in others:
-            positive, negative = layer(positive, adjacency), layer(negative, adjacency)
-        return positive, negative
+        x = first.propagate(transformed, adjacency)
+        y = first.propagate(permute_rows(transformed, permutation), adjacency)
+        if not others:
+            return x, y
+        for layer in others[:-1]:
+            x, y = layer(x, adjacency), layer(y, adjacency)
+        last = others[-1]
+        return last.groups(adjacency, x @ last.weight, 1)[0], last.groups(adjacency, y @ last.weight, 1)[0]
 
 
 class SGC(GCN):
