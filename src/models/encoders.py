@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import MLP, GATConv, GINConv, SAGEConv
 
 from src.ops.activation import prelu
@@ -113,6 +114,14 @@ class GCNLayer(nn.Module):
         """Return the layer's output, where ``transformed`` stands for X W."""
         return self.activate(graph_power(adjacency, transformed, self.hops))
 
+    def transform(self, before: GCNLayer, propagated: Tensor) -> Tensor:
+        """Return H W for the output H of the layer before, which is made anew for the gradient instead of kept."""
+        if not torch.is_grad_enabled():
+            return before.activate(propagated) @ self.weight
+        return checkpoint(
+            lambda x: before.activate(x) @ self.weight, propagated, use_reentrant=False, preserve_rng_state=False
+        )
+
     def activate(self, propagated: Tensor) -> Tensor:
         """Return the layer's output, where ``propagated`` stands for A^hops X W."""
         return self.activation(propagated + self.bias)
@@ -184,14 +193,15 @@ class GCN(Encoder):
         if one_hop and isinstance(adjacency, SparseMatrix) and transformed.device.type == "cpu":
             positive, negative = first.groups(stack_permuted(adjacency, permutation), transformed, 2)
             return positive, negative
-        x = first.propagate(transformed, adjacency)
-        y = first.propagate(permute_rows(transformed, permutation), adjacency)
+        x = graph_power(adjacency, transformed, first.hops)
+        y = graph_power(adjacency, permute_rows(transformed, permutation), first.hops)
+        for layer, following in itertools.pairwise(self._stack):
+            x, y = (following.transform(layer, group) for group in (x, y))
+            if following is not others[-1]:
+                x, y = adjacency @ x, adjacency @ y
         if not others:
-            return x, y
-        for layer in others[:-1]:
-            x, y = layer(x, adjacency), layer(y, adjacency)
-        last = others[-1]
-        return last.groups(adjacency, x @ last.weight, 1)[0], last.groups(adjacency, y @ last.weight, 1)[0]
+            return first.activate(x), first.activate(y)
+        return others[-1].groups(adjacency, x, 1)[0], others[-1].groups(adjacency, y, 1)[0]
 
 
 class SGC(GCN):
