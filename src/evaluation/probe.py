@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -80,11 +81,12 @@ class LinearProbe:
             embeddings = make().detach().cpu().numpy()
             for l2_normalize in normalisations:
                 x = rotate(scale(embeddings, l2_normalize), train)
-                for strength in sorted(self.strengths):
-                    classifier = self._fit(strength, x[train], classes[train])
+                classifier = LogisticRegression(max_iter=self.max_iter, warm_start=True)
+                for strength in sorted(self.strengths):  # each fit starts from the one before, which halves the time
+                    self._fit(classifier.set_params(C=strength), x[train], classes[train])
                     accuracy = classifier.score(x[validation], classes[validation])
                     if accuracy > best_accuracy:
-                        best_accuracy, best = accuracy, (name, l2_normalize, classifier, x[test])
+                        best_accuracy, best = accuracy, (name, l2_normalize, copy.deepcopy(classifier), x[test])
         assert best is not None
         name, l2_normalize, classifier, x_test = best
         return ProbeResult(
@@ -96,12 +98,12 @@ class LinearProbe:
             candidate=name,
         )
 
-    def _fit(self, strength: float, x: np.ndarray, classes: np.ndarray) -> LogisticRegression:
-        classifier = LogisticRegression(C=strength, max_iter=self.max_iter)
+    @staticmethod
+    def _fit(classifier: LogisticRegression, x: np.ndarray, classes: np.ndarray) -> None:
         # One thread: these products are so small that two make a fit four times slower, measured on 1,375 x 1,024.
         with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore", ConvergenceWarning)  # recorded as ``converged``
-            return classifier.fit(x, classes)
+            classifier.fit(x, classes)
 
 
 def scale(x: np.ndarray, l2_normalize: bool) -> np.ndarray:
