@@ -70,6 +70,10 @@ class StepTimer(pl.Callback):
         """Median milliseconds of a step; None before the first."""
         return 1000 * statistics.median(self.step_seconds) if self.step_seconds else None
 
+    def elapsed(self) -> float:
+        """Seconds of training so far."""
+        return time.perf_counter() - self.fit_started - self.paused_seconds
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.fit_started = time.perf_counter()
 
@@ -84,7 +88,7 @@ class StepTimer(pl.Callback):
         self.step_seconds.append(time.perf_counter() - self.step_started)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.fit_seconds = time.perf_counter() - self.fit_started - self.paused_seconds
+        self.fit_seconds = self.elapsed()
 
 
 class OnlineProbe(pl.Callback):
@@ -110,11 +114,12 @@ class OnlineProbe(pl.Callback):
         if trainer.global_step % self.every:
             return
         assert isinstance(pl_module, Method)
-        started = time.perf_counter()
+        started, trained = time.perf_counter(), self.timer.elapsed()
         pl_module.eval()
         with isolate_rng(), torch.no_grad():
             accuracy = self.probe.evaluate(pl_module.embed(self.datamodule.graph), self.labels).val_accuracy
         pl_module.train()
+        metrics = {"online_val_accuracy": accuracy, "online_fit_seconds": trained}
         for logger in trainer.loggers:
-            logger.log_metrics({"online_val_accuracy": accuracy}, step=trainer.global_step - 1)  # as the loss's is
+            logger.log_metrics(metrics, step=trainer.global_step - 1)  # as the loss's is
         self.timer.paused_seconds += time.perf_counter() - started

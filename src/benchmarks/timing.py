@@ -1,0 +1,66 @@
+"""Milliseconds of several actions that take turns, so that whatever else the machine does hits all alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from src.ops.checks import check_range
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How actions take turns.
+
+    Attributes:
+        warmup: Calls of each action before the first that counts, 0 or more.
+        blocks: Turns of each, 1 or more.
+        calls: Calls in a block, 1 or more.
+        seconds: A block ends early once it took so long.
+    """
+
+    warmup: int
+    blocks: int
+    calls: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        check_range("turns.warmup", self.warmup, 0)
+        check_range("turns.blocks", self.blocks, 1)
+        check_range("turns.calls", self.calls, 1)
+
+    def time(self, actions: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+        """Return the milliseconds of each call of each action."""
+        for action in actions.values():
+            for _ in range(self.warmup):
+                timed(action)
+        spent: dict[str, list[float]] = {name: [] for name in actions}
+        for _ in range(self.blocks):
+            for name, action in actions.items():
+                block: list[float] = []
+                while len(block) < self.calls and sum(block) < 1000 * self.seconds:
+                    block.append(timed(action))
+                spent[name] += block
+        return spent
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Return the milliseconds of one call, until the GPU is done too."""
+    started = time.perf_counter()
+    action()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - started)
+
+
+def summary(name: str, milliseconds: list[float]) -> dict[str, float]:
+    """Return median, least and largest, as ``<name>``, ``<name>_min`` and ``<name>_max``."""
+    return {
+        name: statistics.median(milliseconds),
+        f"{name}_min": min(milliseconds),
+        f"{name}_max": max(milliseconds),
+    }

@@ -1,0 +1,185 @@
+"""The published algorithm as a plain twin, turns, and the command driven as a user would; no test looks at the clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from src.benchmarks.as_published import AsPublished, adjacency_as_published
+from src.benchmarks.report import fill_marked_places, fitted_exponents, markdown, show, write_report
+from src.benchmarks.timing import Turns
+from src.graph import Graph
+from src.models import GGD
+from src.ops.augmentation import keep_columns
+from src.ops.corruption import random_permutation
+from src.ops.sparse import SparseMatrix
+from tests.conftest import SHARED, Run
+
+SETTINGS: dict[str, Any] = SHARED | {
+    "projector_activation": "none",
+    "aggregation": "sum",
+    "feature_drop": 0.25,
+    "edge_drop": 0.0,
+    "hops": 3,
+}
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("projector_layers", [0, 1, 2])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_ggd_equals_the_published_algorithm(
+    small_graph: Graph, num_layers: int, projector_layers: int, sparse: bool
+) -> None:
+    graph = small_graph.to(torch.float64)
+    x, num_nodes = graph.features, graph.num_nodes
+    assert isinstance(x, torch.Tensor)
+    adjacency = graph.adjacency.csr.to_sparse_coo()
+    settings = SETTINGS | {"num_layers": num_layers, "projector_layers": projector_layers}
+    model = GGD(num_features=24, **settings).double()
+    plain = AsPublished(24, settings["hidden_dim"], num_layers, projector_layers).double()
+    with torch.no_grad():
+        for own, other in zip(plain.parameters(), model.parameters(), strict=True):
+            own.copy_(other + 0.1 * torch.rand_like(other))  # biases and slopes away from where they start
+            other.copy_(own)
+
+    torch.manual_seed(5)
+    kept_columns, permutation = keep_columns(24, 0.25), random_permutation(num_nodes)
+    expected = plain(x, adjacency, permutation, kept_columns)
+    torch.manual_seed(5)  # the same columns and the same permutation
+    loss = model.loss(Graph(SparseMatrix.from_dense(x), graph.adjacency) if sparse else graph)
+    torch.testing.assert_close(loss, expected, atol=1e-10, rtol=1e-10)
+    expected.backward()
+    loss.backward()
+    for own, other in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, own.grad, atol=1e-10, rtol=1e-10)
+    with torch.no_grad():
+        torch.testing.assert_close(model.embed(graph), plain.embed(x, adjacency, 3), atol=1e-10, rtol=1e-10)
+
+
+def test_both_prepare_the_same_adjacency(small_graph: Graph) -> None:
+    published = adjacency_as_published(small_graph.adjacency.edge_index, small_graph.num_nodes)
+    torch.testing.assert_close(published.to_dense(), small_graph.adjacency.to_dense())
+
+
+def test_actions_take_turns() -> None:
+    calls: list[str] = []
+    actions = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
+    spent = Turns(warmup=1, blocks=2, calls=3, seconds=60).time(actions)
+    assert "".join(calls) == "ab" + "aaabbb" * 2
+    assert [len(milliseconds) for milliseconds in spent.values()] == [6, 6]
+    calls.clear()
+    Turns(warmup=0, blocks=2, calls=3, seconds=1e-9).time(actions)
+    assert "".join(calls) == "abab"
+    with pytest.raises(ValueError, match=r"turns.blocks is 0; it must be at least 1"):
+        Turns(warmup=0, blocks=0, calls=1, seconds=1)
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    """Of three graphs, whose milliseconds grow with the square of their nodes, and a pair that failed."""
+    rows: list[dict[str, Any]] = [
+        {
+            "dataset": f"g{n}",
+            "model": "ggd",
+            "num_nodes": n,
+            "step_ms": n**2 / 10,
+            "step_ms_min": 1.0,
+            "step_ms_max": 9.0,
+        }
+        for n in (10, 100, 1000)
+    ]
+    rows[0] |= {"pyg_ms": 30.0, "pyg_ratio": 3.0, "paper_step_ms": 10, "test_accuracy": 0.5}
+    rows.append({"dataset": "g10", "model": "dgi", "error": "ValueError: no"})
+    settings = {
+        "title": "A test",
+        "text": "Of nothing.",
+        "paper_machine": "a T4 GPU",
+        "turns": {"warmup": 1, "blocks": 1, "calls": 1, "seconds": 1.0},
+        "scaling": {"num_nodes": ["g10", "g100", "g1000"]},
+        "paper": {"gmi": {"step_ms": {"g100": 394}}},
+    }
+    machine = {"cpu": "a CPU", "cores": 2, "threads": 1, "gpu": None, "load": 0.5, "versions": {"torch": "2"}}
+    return {"name": "mini", "status": "finished", "machine": machine, "settings": settings, "rows": rows}
+
+
+def test_the_table_has_a_column_for_each_graph_and_shows_rivals_the_paper_and_failures(report: dict[str, Any]) -> None:
+    table = markdown(report).splitlines()
+    assert table[0] == "|  | g10 | g100 | g1000 |"
+    assert "| ggd: a step, ms | 10.0 (1.00–9.00) | 1,000 (1.00–9.00) | 100,000 (1.00–9.00) |" in table
+    assert "| PyG's DeepGraphInfomax: a step, ms | 30.0 (3.00 ×) |  |  |" in table
+    assert "| the paper on a T4 GPU: a step, ms | 10.0 |  |  |" in table
+    assert "| ggd: default run: test accuracy | 50.0 % |  |  |" in table
+    assert "| dgi: failed | ValueError: no |  |  |" in table
+    assert "| the paper on a T4 GPU, gmi: a step, ms |  | 394 |  |" in table
+
+
+def test_the_exponent_is_the_slope(report: dict[str, Any], tmp_path: Path) -> None:
+    assert fitted_exponents(report)["num_nodes"]["ggd"] == pytest.approx(2)
+    write_report(report, tmp_path / "mini")
+    assert "grow with nodes to the power of 2.00 (ggd)" in (tmp_path / "mini.md").read_text()
+    assert (tmp_path / "mini.png").stat().st_size > 0
+
+
+def test_a_marked_place_is_filled_and_no_other(report: dict[str, Any], tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- benchmark mini -->\nold\n<!-- end -->\n<!-- benchmark other -->\nkept\n<!-- end -->\n")
+    for _ in range(2):  # a filled place can be filled again
+        fill_marked_places(page, report)
+    places = (
+        f"a\n<!-- benchmark mini -->\n{markdown(report)}<!-- end -->\n<!-- benchmark other -->\nkept\n<!-- end -->\n"
+    )
+    assert page.read_text() == places
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.00123, "0.00123"), (8, "8.00"), (81.26, "81.3"), (1460.4, "1,460"), (0, "0"), (-5.5, "-5.50")],
+)
+def test_numbers_have_three_figures(value: float, text: str) -> None:
+    assert show(value) == text
+
+
+@pytest.mark.command
+def test_the_command_measures_a_pair_and_a_failing_one_stops_no_other(run: Run, tmp_path: Path) -> None:
+    outcome = run(
+        '+graphs.broken=["dataset=synthetic/tiny","model.hidden_dim=0"]',
+        '+graphs.tiny=["dataset=synthetic/tiny","model.hidden_dim=16"]',
+        "only=[broken,tiny]",
+        "prepare=true",
+        "embed=true",
+        "power=true",
+        "turns={warmup: 1, blocks: 2, calls: 2}",
+        "lightning={graphs: [tiny], steps: 3, repeats: 1}",
+        'training=["evaluation.references=false","trainer.max_steps=8"]',
+        "checkpoints=2",
+        module="src.benchmark",
+    )
+    assert outcome.returncode != 0
+    assert "1 of 2 pairs failed; the first: " in outcome.stderr
+    assert "hidden_dim is 0; it must be at least 1" in outcome.stderr
+    assert "[2/2] ggd on tiny: step_ms" in outcome.stdout
+
+    report = json.loads((tmp_path / "run" / "benchmark.json").read_text())
+    broken, tiny = report["rows"]
+    assert report["status"] == "finished"
+    assert "hidden_dim is 0" in broken["error"]
+    assert "error" not in tiny
+    assert (tiny["dataset"], tiny["model"], tiny["num_nodes"], tiny["hidden_dim"]) == ("tiny", "ggd", 400, 16)
+    for figure in ("step_ms", "as_published_ms", "pyg_ms", "prepare_ms", "as_published_prepare_ms", "embed_ms",
+                   "as_published_embed_ms", "power_ms", "as_published_power_ms"):  # fmt: skip
+        assert 0 < tiny[f"{figure}_min"] <= tiny[figure] <= tiny[f"{figure}_max"]
+    for figure in ("as_published_ratio", "pyg_ratio", "as_published_embed_ratio", "peak_rss_mb", "memory_mb",
+                   "as_published_memory_mb", "pyg_memory_mb", "lightning_fit_seconds", "bare_seconds"):  # fmt: skip
+        assert tiny[figure] > 0
+    assert tiny["lightning_share"] < 100
+    assert tiny["seconds"] == pytest.approx(tiny["fit_seconds"] + tiny["other_seconds"])
+    assert len(tiny["curve"]) == 2
+    assert 0 < tiny["curve"][0]["seconds"] < tiny["curve"][1]["seconds"]
+    assert tiny["curve"][1]["val_accuracy"] == tiny["val_accuracy"]  # the last look is at the trained model
+    assert "step_ms" in (tmp_path / "run" / "benchmark.csv").read_text().splitlines()[0]
+    assert "| ggd: a step, ms |" in (tmp_path / "run" / "benchmark.md").read_text()
+    assert (tmp_path / "run" / "benchmark.png").stat().st_size > 0
