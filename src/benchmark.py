@@ -108,7 +108,7 @@ def list_pairs(cfg: DictConfig, folder: Path) -> Iterator[Pair]:
     for name in cfg.only or cfg.graphs:
         graph = [text for text in cfg.graphs[name] if text.startswith("dataset")]
         for model in cfg.models:
-            plain = ["~tuned@_global_", *cfg.overrides, *cfg.graphs[name], f"data_dir={cfg.data_dir}"]
+            plain = ["~tuned@_global_", *cfg.graphs[name], *cfg.overrides, f"data_dir={cfg.data_dir}"]
             places = [f"data_dir={cfg.data_dir}", f"logger.csv.save_dir={folder}/runs/{name}/{model}"]
             yield Pair(
                 name,

@@ -1,8 +1,9 @@
-"""The published algorithm as a plain twin, turns, and the command driven as a user would; no test looks at the clock."""
+"""The published algorithm as a plain twin, the turns, and the command as a user drives it; no test minds the clock."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from src.benchmarks.as_published import AsPublished, adjacency_as_published
 from src.benchmarks.report import fill_marked_places, fitted_exponents, markdown, show, write_report
 from src.benchmarks.timing import Turns
+from src.command import PROJECT_ROOT
 from src.graph import Graph
 from src.models import GGD
 from src.ops.augmentation import keep_columns
@@ -126,13 +128,20 @@ def test_the_exponent_is_the_slope(report: dict[str, Any], tmp_path: Path) -> No
 
 def test_a_marked_place_is_filled_and_no_other(report: dict[str, Any], tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("a\n<!-- benchmark mini -->\nold\n<!-- end -->\n<!-- benchmark other -->\nkept\n<!-- end -->\n")
+    other = "<!-- benchmark other -->\nkept\n<!-- end -->\n"
+    page.write_text(f"a\n<!-- benchmark mini -->\nold\n<!-- end -->\n{other}")
     for _ in range(2):  # a filled place can be filled again
         fill_marked_places(page, report)
-    places = (
-        f"a\n<!-- benchmark mini -->\n{markdown(report)}<!-- end -->\n<!-- benchmark other -->\nkept\n<!-- end -->\n"
-    )
-    assert page.read_text() == places
+    assert page.read_text() == f"a\n<!-- benchmark mini -->\n{markdown(report)}<!-- end -->\n{other}"
+
+
+def test_the_readme_shows_what_was_published() -> None:
+    readme = (PROJECT_ROOT / "README.md").read_text()
+    places = re.findall(r"<!-- benchmark (\w+) -->\n(.*?)<!-- end -->", readme, flags=re.DOTALL)
+    assert places
+    for name, shown in places:
+        published = PROJECT_ROOT / "docs" / "results" / f"benchmark_{name}.md"
+        assert shown in (published.read_text() if shown else "")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ COMMANDS = [line for line in LINES if line.startswith("python -m ")]
 QUICK = {
     "src.train": ["trainer.max_steps=2", "evaluation.references=false"],
     "src.reproduce": ["--cfg", "job"],  # hundreds of runs; test_reproduce.py runs a table
+    "src.benchmark": ["--cfg", "job"],  # many minutes; test_benchmark.py runs a small one
 }
 NOT_EMBEDDED = {"cora": "Cora", "pubmed": "PubMed", "photo": "Photo", "computers": "Computers"}
 

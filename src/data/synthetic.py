@@ -20,7 +20,8 @@ class SyntheticDataModule(GraphDataModule):
             has somewhat fewer than ``num_edges`` undirected edges.
         homophily: Share of the edges drawn within a class, in [0, 1].
         degree_exponent: Degrees follow a power law with this exponent, above 2; the smaller, the larger the hubs.
-        words_per_node: Words drawn for each node; a feature is 1 where its word was drawn.
+        words_per_node: Words drawn for each node; a feature is 1 where its word was drawn. 0: features are standard
+            normal instead, whatever the class.
         topic_share: Share of a node's words drawn from its own class's part of the vocabulary, in [0, 1].
         graph_seed: Of the graph itself, apart from the seeds of the split and the run.
         **shared: The arguments of ``GraphDataModule``.
@@ -80,7 +81,9 @@ class SyntheticDataModule(GraphDataModule):
         return to_undirected(torch.stack([source, target]), num_nodes=self.num_nodes)
 
     def _features(self, classes: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw each node's words from its class's slice of the vocabulary, or from all of it."""
+        """Draw each node's words from its class's slice of the vocabulary, or from all of it; or normal numbers."""
+        if self.words_per_node == 0:
+            return torch.randn(self.num_nodes, self.num_features, generator=generator)
         shape = (self.num_nodes, self.words_per_node)
         slice_size = self.num_features // self.num_classes
         topical = torch.randint(slice_size, shape, generator=generator) + slice_size * classes[:, None]

@@ -34,6 +34,13 @@ def test_words_of_the_own_class_are_more_frequent(make_datamodule: Make) -> None
     assert (own / data.x.sum(dim=1)).mean().item() == pytest.approx(0.5 + 0.5 / 4, abs=0.05)  # repeated words merge
 
 
+def test_without_words_features_are_normal_and_degrees_even(make_datamodule: Make) -> None:
+    data = make_datamodule("synthetic/random").load()
+    assert data.x.mean().item() == pytest.approx(0, abs=0.01)  # ten standard errors of 1.28 million numbers
+    assert data.x.std().item() == pytest.approx(1, abs=0.01)
+    assert torch.bincount(data.edge_index[0]).max() < 40  # of Poisson's 10
+
+
 def test_the_graph_seed_decides(make_datamodule: Make) -> None:
     first, same, other = (make_datamodule("synthetic/tiny", graph_seed=seed).load() for seed in (0, 0, 1))
     assert torch.equal(first.edge_index, same.edge_index)
