@@ -102,12 +102,12 @@ def cell(row: Row, figure: str) -> str:
         return ""
     if figure.endswith("accuracy"):
         return f"{100 * row[figure]:.1f} %"
-    ratio = row.get(figure.removesuffix("_ms") + "_ratio")
-    if ratio is not None:
-        return f"{show(row[figure])} ({show(ratio)} ×)"
+    notes = []
     if f"{figure}_min" in row:
-        return f"{show(row[figure])} ({show(row[figure + '_min'])}–{show(row[figure + '_max'])})"
-    return show(row[figure])
+        notes.append(f"{show(row[figure + '_min'])}–{show(row[figure + '_max'])}")
+    if (ratio := row.get(figure.removesuffix("_ms") + "_ratio")) is not None:
+        notes.append(f"{show(ratio)} ×")
+    return show(row[figure]) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def describe(report: Mapping[str, Any]) -> str:
@@ -186,7 +186,7 @@ def draw_curves(axis: plt.Axes, rows: Sequence[Row]) -> None:
         points = [(point["seconds"], 100 * point["val_accuracy"]) for point in row["curve"]]
         axis.plot(*zip(*points, strict=True), ".-", label=row["model"])
     for place, (name, accuracy) in enumerate(rows[0]["references"].items()):
-        axis.axhline(100 * accuracy, color=f"C{place + 5}", linestyle=":", label=REFERENCE_NAMES[name])
+        axis.axhline(100 * accuracy, color=plt.get_cmap("Dark2")(place), linestyle=":", label=REFERENCE_NAMES[name])
 
 
 def fill_marked_places(path: Path, report: Mapping[str, Any]) -> None:
