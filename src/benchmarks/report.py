@@ -123,9 +123,9 @@ def describe(report: Mapping[str, Any]) -> str:
     return (
         f"{exponents}Milliseconds are medians (smallest–largest) of {turns['blocks']} blocks of up to {turns['calls']} "
         f"calls or {turns['seconds']:g} s, after {turns['warmup']} calls to warm up; ours and the rivals take turns, "
-        "block by block. × is how many times ours a rival takes. Memory is the peak of a process of its own, less "
-        f"what the imports take.\n\nMachine: {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, "
-        f"GPU: {machine['gpu'] or 'none'}, load {machine['load']:.1f} at the start. "
+        "block by block. × is how many times ours a rival takes. Memory is the peak of a process of its own, less that "
+        f"of the same on three nodes.\n\nMachine: {machine['cpu']}, {machine['cores']} cores, {machine['threads']} "
+        f"threads, GPU: {machine['gpu'] or 'none'}, load {machine['load']:.1f} at the start. "
         f"{', '.join(f'{name} {version}' for name, version in machine['versions'].items())}.\n"
     )
 
