@@ -41,10 +41,10 @@ def describe_device(device: torch.device) -> dict[str, Any]:
 
 
 def write_result(result: dict[str, Any], run_dir: Path) -> Path:
-    """Write ``result.json`` into the run's folder and return its path."""
+    """Write ``result.json`` into the run's folder and return its path. A reader meets it whole, old or new."""
     path = run_dir / "result.json"
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    return path
+    path.with_suffix(".tmp").write_text(json.dumps(result, indent=2) + "\n")
+    return path.with_suffix(".tmp").replace(path)
 
 
 def print_result(result: dict[str, Any], run_dir: Path) -> None:

@@ -125,6 +125,8 @@ def write_summary(sweep_dir: Path) -> None:
         table.add_row(*map(escape, row[: len(headings)]))
     console = Console(width=None if Console().is_terminal else 120)
     console.print(table)
+    for folder, error in (pair for row in rows for pair in row["errors"].items()):
+        console.print(f"{folder}: {error}", highlight=False, markup=False, soft_wrap=True)
     for path in write_tuned(settings, rows, sweep_dir / "tuned"):
         console.print(f"best on validation: {path}, a file for conf/tuned/", highlight=False, soft_wrap=True)
     draw(settings, rows, dict(shared), sweep_dir / "summary.png")
@@ -218,11 +220,12 @@ def as_number(text: str) -> tuple[float, str]:
 
 
 def summarise(setting: Setting, shared: set[tuple[str, str]]) -> dict[str, Any]:
-    """Return a row: counts of runs, their seeds, and [mean, population deviation] of accuracies and seconds."""
+    """Return a row: counts of runs, their seeds, errors, and [mean, population deviation] of accuracies and seconds."""
     own = [f"{key}={value}" for key, value in setting.overrides.items() if (key, value) not in shared]
     name = " ".join(own or [f"{key}={value}" for key, value in setting.overrides.items()]) or "as configured"
-    results = [json.loads((f / "result.json").read_text()) for f in setting.folders if (f / "result.json").exists()]
-    finished = [result for result in results if result["status"] == "finished"]
+    results = {folder: read_result(folder) for folder in setting.folders}
+    finished = [result for result in results.values() if result["status"] == "finished"]
+    failed = {str(folder): result for folder, result in results.items() if result["status"] != "finished"}
     names = finished[0]["references"] or {} if finished else {}
     return {
         "setting": name,
@@ -230,7 +233,8 @@ def summarise(setting: Setting, shared: set[tuple[str, str]]) -> dict[str, Any]:
         "model": setting.model,
         "overrides": setting.overrides,
         "runs": len(finished),
-        "failed": len(setting.folders) - len(finished),
+        "failed": len(failed),
+        "errors": {name: " ".join(result.get("error", result["status"]).split()) for name, result in failed.items()},
         "seeds": [result["seed"] for result in finished],
         "val_accuracy": spread([result["val_accuracy"] for result in finished]),
         "test_accuracy": spread([result["test_accuracy"] for result in finished]),
@@ -241,6 +245,12 @@ def summarise(setting: Setting, shared: set[tuple[str, str]]) -> dict[str, Any]:
         },
         "folders": [str(folder) for folder in setting.folders],
     }
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Return what a job's ``result.json`` holds; a job that never came to write one has the status ``not started``."""
+    path = folder / "result.json"
+    return json.loads(path.read_text()) if path.exists() else {"status": "not started"}
 
 
 def spread(values: list[float]) -> list[float] | None:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import os
+import signal
+import socket
 import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import joblib
 import pytest
 from omegaconf import OmegaConf
 
@@ -75,6 +82,57 @@ def test_resuming_with_other_settings_is_refused(run: Run, tmp_path: Path) -> No
     assert other.returncode != 0
     assert "holds the result of other settings: choose another hydra.sweep.dir" in other.stdout + other.stderr
     assert "Run the rest with: python -m src.train -m" in other.stdout
+
+
+@pytest.fixture
+def ray_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a Ray cluster with two cores, on this machine."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # no key in the home folder
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [
+        Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--num-cpus=2",
+        "--include-dashboard=false", "--node-ip-address=127.0.0.1", f"--port={address.partition(':')[2]}",
+        "--object-store-memory=100000000", "--disable-usage-stats",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert any("Ray runtime started" in line for line in process.stdout)
+    yield address
+    process.terminate()
+    process.communicate(timeout=60)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # what it may have left of its group
+
+
+def check_parallel(run: Run, sweep_dir: Path, *launcher: str) -> int:
+    """Run two jobs, one of which fails, see that the sweep ends as any other, and return the threads of the other."""
+    outcome = run(*QUICK, "model.hidden_dim=8,-1", *launcher)
+    assert outcome.returncode == 1, outcome.stderr
+    finished, failed = json.loads((sweep_dir / "summary.json").read_text())
+    assert (finished["setting"], finished["runs"], finished["failed"]) == ("model.hidden_dim=8", 1, 0)
+    assert (failed["setting"], failed["runs"], failed["failed"]) == ("model.hidden_dim=-1", 0, 1)
+    ((folder, error),) = failed["errors"].items()
+    assert "hidden_dim is -1; it must be at least 1" in error
+    assert f"{folder}: {error}" in outcome.stdout
+    return json.loads((Path(*finished["folders"]) / "result.json").read_text())["device"]["threads"]
+
+
+def test_jobs_in_parallel_share_the_threads(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    threads = check_parallel(run, tmp_path / "sweep", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    assert threads == max(1, joblib.cpu_count() // 2)
+
+
+def test_jobs_on_a_ray_cluster(run: Run, tmp_path: Path, ray_cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    launcher = ("hydra/launcher=ray_cluster", f"hydra.launcher.ray.init.address={ray_cluster}")
+    assert check_parallel(run, tmp_path / "sweep", *launcher) == 1
+
+
+def test_jobs_submitted_as_to_slurm(run: Run, tmp_path: Path) -> None:
+    check_parallel(run, tmp_path / "sweep", "hydra/launcher=submitit_local")
 
 
 def test_optuna_goes_on_with_its_study(run: Run, tmp_path: Path) -> None:
