@@ -1,4 +1,4 @@
-"""Lightning callbacks: progress that counts steps, the time that each step takes, and a probe during training."""
+"""Lightning callbacks that count steps rather than epochs, and a probe during training."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
@@ -62,13 +63,7 @@ class StepTimer(pl.Callback):
 
     def __init__(self) -> None:
         self.step_seconds: list[float] = []
-        self.fit_seconds = 0.0
         self.paused_seconds = 0.0  # what others did meanwhile, which is no training
-
-    @property
-    def step_ms_median(self) -> float | None:
-        """Median milliseconds of a step; None before the first."""
-        return 1000 * statistics.median(self.step_seconds) if self.step_seconds else None
 
     def elapsed(self) -> float:
         """Seconds of training so far."""
@@ -88,7 +83,42 @@ class StepTimer(pl.Callback):
         self.step_seconds.append(time.perf_counter() - self.step_started)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.fit_seconds = self.elapsed()
+        measured = {
+            "steps": trainer.global_step,
+            "fit_seconds": self.elapsed(),
+            "step_ms_median": 1000 * statistics.median(self.step_seconds),
+        }
+        if self.paused_seconds:
+            measured["online_probe_seconds"] = self.paused_seconds
+        # Where training has processes of its own, this is what Lightning hands on to the one that started them.
+        trainer.callback_metrics.update({name: torch.as_tensor(np.asarray(value)) for name, value in measured.items()})
+
+    @staticmethod
+    def measured(trainer: pl.Trainer) -> dict[str, float | None]:
+        """Return what was measured of a training: no seconds, and no median step, where nothing was left to do."""
+        names = ("steps", "fit_seconds", "step_ms_median", "online_probe_seconds")
+        measured = {name: trainer.callback_metrics[name].item() for name in names if name in trainer.callback_metrics}
+        return {"fit_seconds": 0.0, "step_ms_median": None} | measured
+
+
+class LastCheckpoint(pl.callbacks.ModelCheckpoint):
+    """Lightning's, which saves the end of training too, whenever that is."""
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        trainer.save_checkpoint(self.format_checkpoint_name({}))
+
+
+class EarlyStopping(pl.callbacks.EarlyStopping):
+    """Lightning's, which looks at each loss that is logged: here an epoch is the whole of training."""
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Nothing: the last step has been looked at."""
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            self._run_early_stopping_check(trainer)
 
 
 class OnlineProbe(pl.Callback):
@@ -99,14 +129,13 @@ class OnlineProbe(pl.Callback):
     Args:
         every: Steps from one probe to the next, at least 1.
         probe: The probe that judges the trained embeddings.
-        datamodule: Holds the graph, by then on the device of the model, and the labels.
+        datamodule: Holds the labels and the graph, in training on the device of the model.
         timer: Counts the seconds of training.
     """
 
     def __init__(self, every: int, probe: LinearProbe, datamodule: GraphDataModule, timer: StepTimer) -> None:
         check_range("logger.online_every", every, 1)
         self.every, self.probe, self.datamodule, self.timer = every, probe, datamodule, timer
-        self.labels = dataclasses.replace(datamodule.labels, test=datamodule.labels.validation)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -115,9 +144,10 @@ class OnlineProbe(pl.Callback):
             return
         assert isinstance(pl_module, Method)
         started, trained = time.perf_counter(), self.timer.elapsed()
+        labels = dataclasses.replace(self.datamodule.labels, test=self.datamodule.labels.validation)
         pl_module.eval()
         with isolate_rng(), torch.no_grad():
-            accuracy = self.probe.evaluate(pl_module.embed(self.datamodule.graph), self.labels).val_accuracy
+            accuracy = self.probe.evaluate(pl_module.embed(self.datamodule.graph), labels).val_accuracy
         pl_module.train()
         metrics = {"online_val_accuracy": accuracy, "online_fit_seconds": trained}
         for logger in trainer.loggers:

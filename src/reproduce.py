@@ -79,7 +79,8 @@ def list_jobs(table: Table, cfg: DictConfig, runs_dir: Path) -> Iterator[tuple[t
             full = compose("train", overrides, return_hydra_config=True)
             choices = full.hydra.runtime.choices
             job_cfg = OmegaConf.masked_copy(full, [key for key in map(str, full) if key != "hydra"])
-            job_cfg.data_dir, job_cfg.keep_artifacts, job_cfg.logger = cfg.data_dir, False, None
+            job_cfg.data_dir, job_cfg.keep_artifacts = cfg.data_dir, False
+            job_cfg.logger = job_cfg.callbacks = None
             for seed in table.seeds:
                 seeded = job_cfg.copy()
                 seeded.seed = seed

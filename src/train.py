@@ -95,6 +95,7 @@ def record(cfg: DictConfig, run_dir: Path, dataset: str, model: str) -> dict[str
 def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
     """Do what ``cfg`` says, and let the loggers know how it ends; fill in ``result`` as its parts come to be known."""
     started = time.perf_counter()
+    cfg.ckpt_path = find_checkpoint(cfg.ckpt_path, run_dir, result["dataset"], result["model"])
     # Imported here, since these take seconds that --help and a mistyped name need not wait for.
     from hydra.utils import instantiate
 
@@ -105,6 +106,33 @@ def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
     settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     with logged(loggers, settings):
         train_and_judge(cfg, run_dir, result, loggers, started)
+
+
+def find_checkpoint(ckpt_path: str | None, run_dir: Path, dataset: str, model: str) -> str | None:
+    """Return the path of the checkpoint to go on from, if there is one to.
+
+    Args:
+        ckpt_path: A path, None for none, or ``last``: of the newest of the runs beside ``run_dir`` that are of this
+            dataset and method and left one.
+
+    Raises:
+        FileNotFoundError: If it is not there.
+    """
+    if ckpt_path == "last":
+        paths = run_dir.parent.glob("*/checkpoints/last.ckpt")
+        results = {path: json.loads((path.parents[1] / "result.json").read_text()) for path in paths}
+        found = [path for path, left in results.items() if (left["dataset"], left["model"]) == (dataset, model)]
+        if not found:
+            raise FileNotFoundError(
+                f"ckpt_path=last: no run of {model} on {dataset} left {run_dir.parent}/*/checkpoints/last.ckpt; "
+                "name a checkpoint, ckpt_path=<path>, or train first"
+            )
+        return str(max(found, key=lambda path: path.stat().st_mtime))
+    if ckpt_path is not None and not Path(ckpt_path).is_file():
+        raise FileNotFoundError(
+            f"ckpt_path={ckpt_path} is not a file; it can be <run>/checkpoints/last.ckpt, or last for the newest run's"
+        )
+    return ckpt_path
 
 
 def train_and_judge(
@@ -125,18 +153,19 @@ def train_and_judge(
 
     reset_peak()
     datamodule: GraphDataModule = instantiate(cfg.dataset, _convert_="all")
+    probe = instantiate(cfg.evaluation.probe, _convert_="all")
+    timer = StepTimer()
+    callbacks: list[pl.Callback] = [timer]
+    if cfg.logger is not None and cfg.logger.online_every is not None:
+        callbacks.append(OnlineProbe(cfg.logger.online_every, probe, datamodule, timer))
+    trainer = make_trainer(cfg, callbacks, loggers)
     datamodule.setup()
 
     def new_model() -> Method:
         seed_everything(cfg.seed, workers=True, verbose=False)
         return instantiate(cfg.model, num_features=datamodule.graph.num_features, _convert_="all")
 
-    model, timer = new_model(), StepTimer()
-    probe = instantiate(cfg.evaluation.probe, _convert_="all")
-    callbacks: list[pl.Callback] = [timer]
-    if cfg.logger is not None and cfg.logger.online_every is not None:
-        callbacks.append(OnlineProbe(cfg.logger.online_every, probe, datamodule, timer))
-    trainer = make_trainer(cfg, run_dir, callbacks, loggers)
+    model = new_model()
     device = trainer.strategy.root_device
     num_entries = datamodule.graph.num_nodes * datamodule.graph.num_features
     with_references = wants_references(cfg.evaluation.references, num_entries)
@@ -149,11 +178,7 @@ def train_and_judge(
     timing["prepare_seconds"] = time.perf_counter() - started
 
     fit(trainer, model, datamodule, cfg.ckpt_path)
-    if cfg.keep_artifacts:
-        trainer.save_checkpoint(run_dir / "checkpoints" / "last.ckpt")
-    timing |= {"fit_seconds": timer.fit_seconds, "step_ms_median": timer.step_ms_median}
-    if timer.paused_seconds:
-        timing["online_probe_seconds"] = timer.paused_seconds
+    timing |= StepTimer.measured(trainer)
 
     with stopwatch(timing, "embed_seconds"), torch.no_grad():
         embeddings = model.to(device).embed(graph).cpu()
@@ -179,68 +204,54 @@ def train_and_judge(
     report(loggers, result, embeddings, datamodule.labels.classes, run_dir)
 
 
-def make_trainer(cfg: DictConfig, run_dir: Path, callbacks: list[pl.Callback], loggers: list[Logger]) -> pl.Trainer:
-    """Build the Trainer of ``cfg.trainer`` with callbacks, loggers, progress, and a checkpoint every half minute.
+def make_trainer(cfg: DictConfig, callbacks: list[pl.Callback], loggers: list[Logger]) -> pl.Trainer:
+    """Build the Trainer of ``cfg.trainer`` with the callbacks given, then those of ``cfg.callbacks``.
 
     Raises:
-        ValueError: If it asks for more than one process, or would never end.
+        ValueError: If it would never end, or asks for what the device or a sweep can't do.
     """
-    import datetime
-
     import torch
     from hydra.utils import instantiate
     from pytorch_lightning.callbacks import ModelCheckpoint
 
-    from src.callbacks import Progress
-
     # Its notes on hardware found, with tips; the result names the device.
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    accelerator = cfg.trainer.accelerator
+    settings = cfg.trainer
+    accelerator = settings.accelerator
     if accelerator == "auto" and not torch.cuda.is_available():
         accelerator = "cpu"
         if torch.backends.mps.is_available():
             log.info("Training on the CPU: this machine's accelerator (MPS) has no sparse products.")
-    callbacks = [*callbacks, Progress()]
-    checkpoint = ModelCheckpoint(
-        run_dir / "checkpoints",
-        "last",
-        train_time_interval=datetime.timedelta(seconds=30),
-        save_on_exception=True,
-        enable_version_counter=False,
-    )
-    if cfg.keep_artifacts:
-        callbacks.append(checkpoint)
+    if accelerator == "cpu" and settings.precision == "16-mixed":
+        raise ValueError("trainer.precision=16-mixed needs a GPU; on the CPU it can be 32-true or bf16-mixed")
+    callbacks = [*callbacks, *(instantiate(node, _convert_="all") for node in (cfg.callbacks or {}).values())]
+    if not cfg.keep_artifacts:
+        callbacks = [callback for callback in callbacks if not isinstance(callback, ModelCheckpoint)]
     trainer = instantiate(
-        cfg.trainer,
+        settings,
         accelerator=accelerator,
         logger=loggers or False,
         callbacks=callbacks,
-        enable_checkpointing=cfg.keep_artifacts,
-        default_root_dir=str(run_dir),
+        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
         _convert_="all",
     )
-    if trainer.world_size > 1:
-        raise ValueError(f"trainer.devices asks for {trainer.world_size} processes; set trainer.devices=1")
+    if trainer.world_size > 1 and not settings.strategy.startswith("ddp_spawn"):
+        raise ValueError(
+            f"trainer.devices={settings.devices} with trainer.strategy={settings.strategy} would start this command "
+            "again for each device, and with -m all jobs: choose trainer=ddp, or trainer.devices=1"
+        )
     if trainer.max_steps < 0:
         raise ValueError("training would never end: set trainer.max_steps")
     return trainer
 
 
 def fit(trainer: pl.Trainer, model: Method, datamodule: GraphDataModule, ckpt_path: str | None) -> None:
-    """Train, from a checkpoint if one is given.
-
-    Raises:
-        FileNotFoundError: If the checkpoint is not there.
-    """
+    """Train, from a checkpoint if one is given."""
     import warnings
 
     import torch
 
     if ckpt_path is not None:
-        if not Path(ckpt_path).is_file():
-            raise FileNotFoundError(
-                f"ckpt_path={ckpt_path} is not a file; a run keeps its checkpoint as <run>/checkpoints/last.ckpt"
-            )
         done = torch.load(ckpt_path, weights_only=True, map_location="cpu")["global_step"]
         if trainer.max_steps <= done:
             log.info(
@@ -249,14 +260,14 @@ def fit(trainer: pl.Trainer, model: Method, datamodule: GraphDataModule, ckpt_pa
         else:
             log.info("Going on from step %s of %s", done, ckpt_path)
     with warnings.catch_warnings():
-        for harmless in ("does not have many workers", "LeafSpec", "dirpath has changed"):
+        for harmless in ("does not have many workers", "LeafSpec", "dirpath has changed", "callbacks used to create"):
             warnings.filterwarnings("ignore", message=f".*{harmless}.*")
         trainer.fit(model, datamodule, ckpt_path=ckpt_path, weights_only=True)
 
 
 def describe_trainer(trainer: DictConfig) -> dict[str, Any]:
     """The trainer's settings that the numbers depend on."""
-    return {key: trainer[key] for key in ("max_steps", "precision", "devices")}
+    return {key: trainer[key] for key in ("max_steps", "precision", "devices", "gradient_clip_val")}
 
 
 def wants_references(setting: bool | str, num_entries: int) -> bool:

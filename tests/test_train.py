@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,14 @@ TINY = ("dataset=synthetic/tiny", "model.hidden_dim=32")
 
 def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
+
+
+def wait_for(text: str, log: Path) -> None:
+    """Return when a run has printed a text."""
+    deadline = time.monotonic() + 240
+    while not (log.exists() and text in log.read_text()):
+        assert time.monotonic() < deadline, f"{log} has no {text!r} after four minutes"
+        time.sleep(0.005)
 
 
 def test_a_run_leaves_everything_that_it_should(run: Run, tmp_path: Path) -> None:
@@ -108,14 +117,29 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(run: Run, t
     assert not np.array_equal(first, other)
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
-def test_mixed_precision_runs_or_is_refused_before_training(run: Run, tmp_path: Path, precision: str) -> None:
-    outcome = run(*TINY, "trainer.max_steps=5", "evaluation.references=false", f"trainer.precision={precision}")
-    if outcome.returncode == 0:
-        assert result(tmp_path / "run")["status"] == "finished"
-    else:
-        assert precision in outcome.stderr or "16-bit" in outcome.stderr
-        assert "step 1" not in outcome.stdout
+def test_bf16_runs(run: Run, tmp_path: Path) -> None:
+    outcome = run(*TINY, "trainer.max_steps=5", "evaluation.references=false", "trainer.precision=bf16-mixed")
+    assert outcome.returncode == 0, outcome.stderr
+    assert result(tmp_path / "run")["hyperparameters"]["precision"] == "bf16-mixed"
+
+
+def test_callbacks_are_chosen_by_name(run: Run, tmp_path: Path) -> None:
+    """No loss is smaller by 1 than the first, so training stops after that and the three steps of patience."""
+    outcome = run(
+        *TINY, "evaluation.references=false", "callbacks=[default,early_stopping,timer,lr_monitor,device_stats]",
+        "callbacks.early_stopping.patience=3", "callbacks.early_stopping.min_delta=1", "model.learning_rate=0.25",
+        "callbacks.last.train_time_interval=null", "callbacks.last.every_n_train_steps=3",
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stderr
+    assert result(tmp_path / "run")["timing"]["steps"] == 4
+    rows = list(csv.DictReader((tmp_path / "run" / "csv" / "metrics.csv").open()))
+    assert [row["lr-Adam"] for row in rows if row["lr-Adam"]] == ["0.25"] * 4
+    assert any("cpu_percent" in name for name in rows[0])
+    steps = {
+        name: torch.load(tmp_path / "run" / "checkpoints" / f"{name}.ckpt", weights_only=True)["global_step"]
+        for name in ("best", "last")
+    }
+    assert steps == {"best": 3, "last": 4}
 
 
 def test_a_finished_run_is_not_overwritten(run: Run, tmp_path: Path) -> None:
@@ -132,10 +156,7 @@ def test_interrupted_saves_and_says_how_to_go_on(run: Run, tmp_path: Path) -> No
     folder = tmp_path / "interrupted"
     command = [sys.executable, "-m", "src.train", *TINY, "trainer.max_steps=1000000", f"hydra.run.dir={folder}"]
     process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True, stderr=subprocess.STDOUT)
-    log = folder / "train.log"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and "step " in log.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.2)
+    wait_for("step ", folder / "train.log")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode != 0
@@ -158,6 +179,33 @@ def test_interrupted_saves_and_says_how_to_go_on(run: Run, tmp_path: Path) -> No
     assert "nothing is left to train" in nothing_left.stdout
 
 
+@pytest.mark.parametrize("serving", [("dataset.loader=full",), ("dataset.loader=rows", "dataset.batch_size=150")])
+def test_a_killed_run_goes_on_to_the_same_bits(run: Run, tmp_path: Path, serving: tuple[str, ...]) -> None:
+    arguments = (
+        *TINY, *serving, "trainer=cpu", "trainer.max_steps=500", "evaluation.references=false", "model.edge_drop=0.1",
+        "callbacks.last.train_time_interval=null", "callbacks.last.every_n_train_steps=100",
+    )  # fmt: skip
+    killed = tmp_path / "killed"
+    command = [sys.executable, "-m", "src.train", *arguments, f"hydra.run.dir={killed}"]
+    process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for("step 250 of 500", killed / "train.log")
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert result(killed)["status"] == "running"
+
+    resumed = run(*arguments, "ckpt_path=last")
+    assert resumed.returncode == 0, resumed.stderr
+    assert re.search(rf"Going on from step [2-4]00 of {killed}", resumed.stdout)
+    whole = tmp_path / "elsewhere" / "whole"
+    assert run(*arguments, f"hydra.run.dir={whole}").returncode == 0
+    ends = []
+    for folder in (tmp_path / "run", whole):
+        losses = list(csv.DictReader((folder / "csv" / "metrics.csv").open()))
+        ends.append((losses[-1], np.load(folder / "embeddings.npy")))
+    assert ends[0][0] == ends[1][0]
+    assert np.array_equal(ends[0][1], ends[1][1])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -166,7 +214,9 @@ def test_interrupted_saves_and_says_how_to_go_on(run: Run, tmp_path: Path) -> No
         (("dataset.loader=rows", "model.num_layers=2"), "model.num_layers=1, or dataset.loader=full"),
         (("evaluation.references=maybe",), "it can be true, false or auto"),
         (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt is not a file"),
-        (("trainer.devices=2", "trainer.accelerator=cpu"), "set trainer.devices=1"),
+        (("ckpt_path=last",), "no run of ggd on synthetic/tiny left "),
+        (("trainer.devices=2", "trainer.accelerator=cpu"), "choose trainer=ddp, or trainer.devices=1"),
+        (("trainer=cpu", "trainer.precision=16-mixed"), "on the CPU it can be 32-true or bf16-mixed"),
         (("trainer.max_steps=-1",), "training would never end"),
     ],
 )
@@ -178,6 +228,8 @@ def test_bad_settings_end_with_a_clear_error(
     assert message in outcome.stderr
     assert result(tmp_path / "run")["status"] == "failed"
     assert message in result(tmp_path / "run")["error"]
+    if "ckpt_path" in message or "trainer" in message:
+        assert "400 nodes" not in outcome.stdout, "noticed only when the graph was prepared"
 
 
 def test_offline_without_the_raw_files(run: Run, tmp_path: Path) -> None:
