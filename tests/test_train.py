@@ -206,6 +206,25 @@ def test_a_killed_run_goes_on_to_the_same_bits(run: Run, tmp_path: Path, serving
     assert np.array_equal(ends[0][1], ends[1][1])
 
 
+def test_two_processes_compute_the_gradients_of_one(run: Run, tmp_path: Path) -> None:
+    """In a sweep, on the whole graph and on batches, of which each process takes half."""
+    arguments = (
+        "-m", *TINY, "dataset.loader=full,rows", "dataset.batch_size=100", "trainer.max_steps=6",
+        "trainer.accelerator=cpu", "evaluation.references=false",
+    )  # fmt: skip
+    for name, processes in (("one", ()), ("two", ("trainer=ddp", "trainer.devices=2"))):
+        outcome = run(*arguments, *processes, f"hydra.sweep.dir={tmp_path}/{name}")
+        assert outcome.returncode == 0, outcome.stderr
+    for job in ("0", "1"):
+        one, two = (tmp_path / name / "synthetic" / "tiny" / "ggd" / job for name in ("one", "two"))
+        assert result(two)["timing"]["steps"] == 6
+        assert sorted(path.name for path in one.rglob("*")) == sorted(path.name for path in two.rglob("*"))
+        parameters = [
+            torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in (one, two)
+        ]
+        torch.testing.assert_close(parameters[0], parameters[1], atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -133,15 +133,21 @@ class GraphDataModule(pl.LightningDataModule, ABC):
 
 
 class Steps:
-    """The steps of training without end, from that on which the trainer has reached."""
+    """The steps of training without end, from that on which the trainer has reached.
+
+    Of several processes, each takes its part of a step's nodes, or all where there are too few.
+    """
 
     def __init__(self, datamodule: GraphDataModule) -> None:
         self.datamodule = datamodule
 
     def __iter__(self) -> Iterator[Batch]:
-        first = 0 if self.datamodule.trainer is None else self.datamodule.trainer.global_step
+        trainer = self.datamodule.trainer
+        first, rank, ranks = (trainer.global_step, trainer.global_rank, trainer.world_size) if trainer else (0, 0, 1)
         targets = itertools.repeat(None) if self.datamodule.loader == "full" else self._targets(first)
         for step, nodes in zip(itertools.count(first), targets):
+            if nodes is not None and len(nodes) >= ranks:
+                nodes = nodes[rank::ranks]
             yield Batch(self.datamodule.graph, nodes, mix(self.datamodule.seed, step))
 
     def _targets(self, first: int) -> Iterator[Tensor]:

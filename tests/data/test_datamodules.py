@@ -94,6 +94,28 @@ def test_steps_follow_from_seed_and_number_alone(make_datamodule: Make, loader: 
     assert not {seed for seed, _ in served(0, 8)} & {seed for seed, _ in served(0, 8, seed=1)}
 
 
+def test_processes_share_the_nodes_of_a_step(make_datamodule: Make) -> None:
+    """Batches of 133 nodes; the last of a pass has one, which both processes take."""
+
+    def served(devices: int, rank: int) -> list[Batch]:
+        datamodule = make_datamodule("synthetic/tiny", loader="rows", batch_size=133)
+        datamodule.setup()
+        trainer = pl.Trainer(accelerator="cpu", devices=devices, strategy="ddp_spawn", logger=False)
+        trainer.strategy.cluster_environment.set_global_rank(rank)  # type: ignore[attr-defined]
+        datamodule.trainer = trainer
+        return list(itertools.islice(datamodule.train_dataloader(), 4))
+
+    whole, first, second = served(1, 0), served(2, 0), served(2, 1)
+    sizes = []
+    for batch, *parts in zip(whole, first, second, strict=True):
+        assert {part.seed for part in parts} == {batch.seed}
+        assert batch.targets is not None
+        taken = [part.targets.tolist() for part in parts if part.targets is not None]
+        sizes.append([len(nodes) for nodes in taken])
+        assert sorted({node for nodes in taken for node in nodes}) == sorted(batch.targets.tolist())
+    assert sizes == [[67, 66]] * 3 + [[1, 1]]
+
+
 class Given(GraphDataModule):
     """A dataset of a test's own."""
 
