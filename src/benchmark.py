@@ -238,7 +238,8 @@ def lightning_share(pair: Pair, steps: int, repeats: int) -> dict[str, Any]:
     fitted, bare = [], []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
-            trainer = make_trainer(cfg, Path(folder), [StepTimer()], [CSVLogger(folder, "", "csv")])
+            cfg.callbacks.last.dirpath = folder
+            trainer = make_trainer(cfg, [StepTimer()], [CSVLogger(folder, "", "csv")])
             model = new_model(pair, datamodule.graph)
             started = time.perf_counter()
             fit(trainer, model, datamodule, None)
@@ -258,6 +259,7 @@ def train(pair: Pair, folder: Path, checkpoints: int) -> dict[str, Any]:
 
     folder.mkdir(parents=True)
     cfg = pair.training
+    cfg.callbacks.last.dirpath = str(folder / "checkpoints")
     cfg.logger.online_every = max(1, cfg.trainer.max_steps // checkpoints)
     result = record(cfg, folder, pair.name, pair.model)
     timing = result["timing"]
