@@ -34,7 +34,7 @@ def adjacency(edges: Tensor) -> SparseMatrix:
 
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].__name__}-{case[2]}")
 def test_products_equal_the_dense_ones_to_the_tolerance(edges: Tensor, case: Case, tolerance: float) -> None:
     make, make_dense, strength = case
     for adjacency in (normalised_adjacency(edges, 7), normalised_adjacency(torch.randint(200, (2, 500)), 200)):
