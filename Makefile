@@ -1,5 +1,5 @@
 # make train    install what is needed, train GGD on the embedded graph
-# make test     install what is needed, run all tests
+# make test     install what is needed, run all tests, one process for each core
 # make lint     ruff and mypy
 # make clean    remove caches; the environment, data and outputs stay
 
@@ -13,7 +13,7 @@ train: $(VENV)/.installed
 	$(VENV)/bin/python -m src.train $(ARGS)
 
 test: $(VENV)/.installed
-	$(VENV)/bin/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

@@ -219,7 +219,7 @@ def test_two_processes_compute_the_gradients_of_one(run: Run, tmp_path: Path) ->
     """In a sweep, on the whole graph and on batches, of which each process takes half."""
     arguments = (
         "-m", *TINY, "dataset.loader=full,rows", "dataset.batch_size=100", "trainer.max_steps=6",
-        "trainer.accelerator=cpu", "evaluation.references=false",
+        "trainer.accelerator=cpu", "trainer.log_every_n_steps=1", "evaluation.references=false",
     )  # fmt: skip
     for name, processes in (("one", ()), ("two", ("trainer=ddp", "trainer.devices=2"))):
         outcome = run(*arguments, *processes, f"hydra.sweep.dir={tmp_path}/{name}")
