@@ -109,7 +109,7 @@ class LastCheckpoint(pl.callbacks.ModelCheckpoint):
 
 
 class EarlyStopping(pl.callbacks.EarlyStopping):
-    """Lightning's, which looks at each loss that is logged: here an epoch is the whole of training."""
+    """Lightning's, which looks at the last logged loss after each step: here an epoch is the whole of training."""
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Nothing: the last step has been looked at."""
@@ -117,7 +117,7 @@ class EarlyStopping(pl.callbacks.EarlyStopping):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        if self.monitor in trainer.callback_metrics:
             self._run_early_stopping_check(trainer)
 
 

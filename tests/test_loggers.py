@@ -36,7 +36,7 @@ from src.loggers import WandbLogger, choose_mode, logged, report, run_id_of
 from src.models import GGD
 from tests.conftest import SHARED, Run
 
-TINY = ("dataset=synthetic/tiny", "model.hidden_dim=32", "trainer.max_steps=20")
+TINY = ("dataset=synthetic/tiny", "model.hidden_dim=32", "trainer.max_steps=20", "trainer.log_every_n_steps=1")
 SWEEP = yaml.safe_load((PROJECT_ROOT / "conf" / "wandb_sweep.yaml").read_text())
 
 

@@ -137,6 +137,7 @@ def test_callbacks_are_chosen_by_name(run: Run, tmp_path: Path) -> None:
     outcome = run(
         *TINY, "evaluation.references=false", "callbacks=[default,early_stopping,timer,lr_monitor,device_stats]",
         "callbacks.early_stopping.patience=3", "callbacks.early_stopping.min_delta=1", "model.learning_rate=0.25",
+        "trainer.log_every_n_steps=1",
         "callbacks.last.train_time_interval=null", "callbacks.last.every_n_train_steps=3",
     )  # fmt: skip
     assert outcome.returncode == 0, outcome.stderr

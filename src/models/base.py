@@ -70,8 +70,8 @@ class Method(pl.LightningModule, ABC):
         # On the CPU not by torch.manual_seed, which takes 0.1 ms to ask for every kind of device.
         (torch.default_generator if self.device.type == "cpu" else torch).manual_seed(batch.seed)
         loss = self.loss(batch.graph, batch.targets)
-        # Logged only when the trainer will take it: at every step it would cost a millisecond.
-        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        # Only when the trainer takes it, every ``log_every_n_steps``: at each step it would cost a millisecond.
+        if self.trainer._logger_connector.should_update_logs:
             self.log("loss", loss.detach(), on_step=True, on_epoch=False, batch_size=1)
         return loss
 
