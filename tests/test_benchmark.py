@@ -73,9 +73,9 @@ def test_a_rival_learns(small_graph: Graph, rival: str, monkeypatch: pytest.Monk
     losses: list[float] = []
     backward = torch.Tensor.backward
     monkeypatch.setattr(torch.Tensor, "backward", lambda loss: (losses.append(loss.item()), backward(loss)))
-    settings = SETTINGS | {"projector_layers": 1, "learning_rate": 1e-2}
+    settings = SETTINGS | {"hidden_dim": 64, "projector_layers": 1, "feature_drop": 0.0, "learning_rate": 1e-2}
     actions = RIVALS[rival](small_graph, settings, 2)
-    for _ in range(100):
+    for _ in range(200):
         actions["step"]()
     assert sum(losses[-10:]) < 0.95 * sum(losses[:10])
     for action in actions.values():
