@@ -238,7 +238,7 @@ def lightning_share(pair: Pair, steps: int, repeats: int) -> dict[str, Any]:
     fitted, bare = [], []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
-            cfg.callbacks.last.dirpath = folder
+            cfg.callbacks.last.dirpath = f"{folder}/checkpoints"
             trainer = make_trainer(cfg, [StepTimer()], [CSVLogger(folder, "", "csv")])
             model = new_model(pair, datamodule.graph)
             started = time.perf_counter()
