@@ -60,6 +60,7 @@ def main(cfg: DictConfig) -> None:
     hydra_cfg = HydraConfig.get()
     name, folder = hydra_cfg.runtime.choices["benchmark"], Path(hydra_cfg.runtime.output_dir)
     settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    del settings["data_dir"]  # says nothing to others, for whom it may be published
     rows: list[dict[str, Any]] = []
     report = {"name": name, "status": "running", "machine": describe_machine(), "settings": settings, "rows": rows}
     os.environ["TQDM_DISABLE"] = "1"
