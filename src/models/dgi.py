@@ -10,8 +10,8 @@ from src.graph import Graph
 from src.models.base import Method
 from src.models.discriminator import BilinearDiscriminator, mean_summary, summary_statistics
 from src.ops.corruption import random_permutation
-from src.ops.groups import to_dense
 from src.ops.losses import group_discrimination_loss
+from src.ops.sparse import to_dense
 
 
 class DGI(Method):

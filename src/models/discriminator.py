@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from src.models.encoders import ACTIVATIONS, Embeddings
 from src.ops.aggregation import AGGREGATIONS
 from src.ops.checks import check_choice, check_range
-from src.ops.groups import to_dense
+from src.ops.sparse import to_dense
 
 
 class GroupDiscriminator(nn.Module):

@@ -151,8 +151,3 @@ def stack_permuted(matrix: SparseMatrix, permutation: Tensor) -> SparseMatrix:
     kernels.stack(*columns, inverse, num_nodes, *transposed, threads())
     stacked.compressed_columns = transposed  # known without sorting
     return stacked
-
-
-def to_dense(embeddings: Tensor | Group) -> Tensor:
-    """Return the embeddings of a group as a tensor, whichever they are."""
-    return embeddings.to_dense() if isinstance(embeddings, Group) else embeddings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numba
 import numpy as np
@@ -239,6 +239,12 @@ def threads() -> int:
     return number
 
 
-def to_dense(x: Tensor | SparseMatrix) -> Tensor:
+class Convertible(Protocol):
+    """What can be made a tensor: a sparse matrix, or a group of embeddings that are not computed yet."""
+
+    def to_dense(self) -> Tensor: ...
+
+
+def to_dense(x: Tensor | Convertible) -> Tensor:
     """Return X as a tensor, whichever it is."""
-    return x.to_dense() if isinstance(x, SparseMatrix) else x
+    return x if isinstance(x, Tensor) else x.to_dense()

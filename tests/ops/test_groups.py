@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn.functional import prelu
 
 from src.ops import groups
-from src.ops.groups import Activations, stack_permuted, to_dense
+from src.ops.groups import Activations, stack_permuted
 from src.ops.propagation import normalised_adjacency
-from src.ops.sparse import SparseMatrix
+from src.ops.sparse import SparseMatrix, to_dense
 
 
 @pytest.fixture(params=[1, 2, 3], autouse=True)
