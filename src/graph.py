@@ -39,7 +39,7 @@ class Graph:
 
     @property
     def device(self) -> torch.device:
-        return self.adjacency.csr.device
+        return self.adjacency.device
 
     def to(self, *args: Any, **kwargs: Any) -> Graph:
         """Move or convert both matrices like ``Tensor.to``."""

@@ -59,7 +59,7 @@ def scale_features(x: Tensor, scaling: str, storage: str) -> Tensor | SparseMatr
         scaled = sp.csr_matrix(StandardScaler().fit_transform(x.numpy()))
     if storage == "dense" or (storage == "auto" and scaled.nnz >= SPARSE_BELOW * np.prod(scaled.shape)):
         return torch.from_numpy(scaled.toarray().astype(np.float32))
-    return SparseMatrix.from_parts(
+    return SparseMatrix(
         torch.from_numpy(scaled.indptr.astype(np.int64)),
         torch.from_numpy(scaled.indices.astype(np.int64)),
         torch.from_numpy(scaled.data.astype(np.float32)),

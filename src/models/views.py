@@ -89,7 +89,7 @@ def diffuse(
         digest.update(part.cpu().numpy().tobytes())
     path = Path(cache_dir) / f"{diffusion}_top{top_k}_{digest.hexdigest()[:16]}.npz"
     try:
-        return load(path).to(adjacency.csr.device)
+        return load(path).to(adjacency.device)
     except FileNotFoundError:
         log.info("Making the %s largest entries of each row of the diffusion, once: %s", top_k, path)
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
@@ -102,7 +102,7 @@ def diffuse(
 def load(path: Path) -> SparseMatrix:
     """Read a matrix; nothing in the file is executed."""
     csr = sp.load_npz(path)
-    return SparseMatrix.from_parts(
+    return SparseMatrix(
         torch.from_numpy(csr.indptr.astype(np.int64)),
         torch.from_numpy(csr.indices.astype(np.int64)),
         torch.from_numpy(csr.data),

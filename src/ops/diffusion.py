@@ -45,7 +45,7 @@ class Diffusion:
         return total.add_(now, alpha=self.coefficients[-1]) if len(self.coefficients) > 1 else total
 
     def __matmul__(self, dense: Tensor) -> Tensor:
-        return _Product.apply(dense.to(self.adjacency.csr.dtype), self)
+        return _Product.apply(dense.to(self.adjacency.values.dtype), self)
 
 
 class _Product(torch.autograd.Function):
@@ -123,7 +123,7 @@ def strongest_entries(diffusion: Diffusion, top_k: int, block_entries: int = 2**
         float32, shape (N, N); not symmetric in general.
     """
     check_range("top_k", top_k, 1)
-    num_nodes, device = diffusion.shape[0], diffusion.adjacency.csr.device
+    num_nodes, device = diffusion.shape[0], diffusion.adjacency.device
     lengths, columns, values = [], [], []
     for nodes in torch.arange(num_nodes, device=device).split(max(1, block_entries // num_nodes)):
         start = torch.zeros(num_nodes, len(nodes), device=device)
@@ -137,7 +137,7 @@ def strongest_entries(diffusion: Diffusion, top_k: int, block_entries: int = 2**
         values.append(strongest[kept])
     row_starts = torch.zeros(num_nodes + 1, dtype=torch.long, device=device)
     torch.cumsum(torch.cat(lengths), 0, out=row_starts[1:])
-    return SparseMatrix.from_parts(row_starts, torch.cat(columns), torch.cat(values), diffusion.shape)
+    return SparseMatrix(row_starts, torch.cat(columns), torch.cat(values), diffusion.shape)
 
 
 def mean_of_powers(adjacency: SparseMatrix, x: Tensor, hops: int) -> Tensor:

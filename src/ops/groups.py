@@ -135,7 +135,7 @@ def stack_permuted(matrix: SparseMatrix, permutation: Tensor) -> SparseMatrix:
     """
     num_nodes, rows, columns = matrix.shape[0], matrix.compressed_rows, matrix.compressed_columns
     order = permutation.numpy().astype(rows.columns.dtype)
-    stacked = SparseMatrix.from_parts(
+    stacked = SparseMatrix(
         torch.from_numpy(np.concatenate([rows.starts, rows.starts[1:] + rows.starts[-1]])),
         torch.from_numpy(np.concatenate([rows.columns, order[rows.columns]])),
         torch.from_numpy(np.tile(rows.values, 2)),

@@ -31,7 +31,7 @@ def normalised_adjacency(edge_index: Tensor, num_nodes: int) -> SparseMatrix:
     check_edges(edge_index, num_nodes)
     edges = to_undirected(remove_self_loops(edge_index)[0], num_nodes=num_nodes)
     edges, _ = add_self_loops(edges, num_nodes=num_nodes)
-    return normalise(SparseMatrix(to_torch_csr_tensor(edges, size=(num_nodes, num_nodes)), symmetric=True))
+    return normalise(SparseMatrix.from_csr(to_torch_csr_tensor(edges, size=(num_nodes, num_nodes)), symmetric=True))
 
 
 def normalise(pattern: SparseMatrix) -> SparseMatrix:
@@ -80,7 +80,7 @@ def propagate_rows(
             "dataset.loader=full"
         )
     rows = adjacency.select_rows(targets)
-    both = SparseMatrix.from_parts(
+    both = SparseMatrix(
         torch.cat([rows.row_starts, rows.row_starts[1:] + rows.row_starts[-1]]),
         torch.cat([rows.columns, permutation[rows.columns]]),
         rows.values.repeat(2),

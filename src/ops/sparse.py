@@ -36,44 +36,44 @@ class SparseMatrix:
     where S is symmetric. Products run in the precision of S, also under autocast, since half-precision products of
     CSR matrices do not exist on the CPU. There they are kernels of our own, 2 to 4 times as fast as PyTorch's.
 
+    The parts may be memory-mapped; nothing here reads more of them than it is asked for.
+
     Args:
-        csr: Sparse CSR tensor, shape (rows, columns). Columns within a row may repeat; repeated entries add up.
+        row_starts: Of each row in the two others, and their length, integers, shape (rows + 1,).
+        columns: Of the stored entries, integers, shape (E,). Within a row they may repeat; repeated entries add up.
+        values: Of the stored entries, shape (E,).
+        shape: Numbers of rows and columns.
         symmetric: S = S', entry by entry. Needs the columns of each row sorted and free of repetition.
     """
 
-    def __init__(self, csr: Tensor, symmetric: bool = False) -> None:
-        self.csr = csr
+    def __init__(
+        self, row_starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], symmetric: bool = False
+    ) -> None:
+        self.row_starts = row_starts
+        self.columns = columns
+        self.values = values
+        self.shape = shape
         self.symmetric = symmetric
-
-    @classmethod
-    def from_parts(
-        cls, row_starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], symmetric: bool = False
-    ) -> SparseMatrix:
-        """Build from row starts (rows + 1), columns (E) and values (E)."""
-        csr = torch.sparse_csr_tensor(row_starts, columns, values, shape)
-        return cls(csr, symmetric)
 
     @classmethod
     def from_dense(cls, dense: Tensor) -> SparseMatrix:
         """Keep the non-zero entries of a dense matrix."""
-        return cls(dense.to_sparse_csr())
+        return cls.from_csr(dense.to_sparse_csr())
+
+    @classmethod
+    def from_csr(cls, csr: Tensor, symmetric: bool = False) -> SparseMatrix:
+        """Take PyTorch's own sparse CSR tensor."""
+        rows, columns = csr.shape
+        return cls(csr.crow_indices(), csr.col_indices(), csr.values(), (rows, columns), symmetric)
+
+    @cached_property
+    def csr(self) -> Tensor:
+        """S as PyTorch's own."""
+        return torch.sparse_csr_tensor(self.row_starts, self.columns, self.values, self.shape)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        rows, columns = self.csr.shape
-        return rows, columns
-
-    @property
-    def row_starts(self) -> Tensor:
-        return self.csr.crow_indices()
-
-    @property
-    def columns(self) -> Tensor:
-        return self.csr.col_indices()
-
-    @property
-    def values(self) -> Tensor:
-        return self.csr.values()
+    def device(self) -> torch.device:
+        return self.values.device
 
     @cached_property
     def row_lengths(self) -> Tensor:
@@ -105,13 +105,16 @@ class SparseMatrix:
         row_starts = self.row_starts.new_zeros(self.shape[1] + 1)
         torch.cumsum(torch.bincount(self.columns, minlength=self.shape[1]), 0, out=row_starts[1:])
         shape = (self.shape[1], self.shape[0])
-        return SparseMatrix.from_parts(row_starts, self.rows[order], self.values[order], shape).csr
+        return SparseMatrix(row_starts, self.rows[order], self.values[order], shape).csr
 
     @cached_property
     def compressed_rows(self) -> Rows:
         """S for the kernels, with indices of 32 bits where they suffice."""
-        index = torch.int32 if max(len(self.values), *self.shape) < 2**31 else torch.int64
-        return Rows(self.row_starts.to(index).numpy(), self.columns.to(index).numpy(), self.values.numpy())
+        starts, columns = (
+            indices.to(torch.int32 if bound < 2**31 else torch.int64).numpy()
+            for indices, bound in ((self.row_starts, len(self.values)), (self.columns, self.shape[1]))
+        )
+        return Rows(starts, columns, self.values.numpy())
 
     @cached_property
     def compressed_columns(self) -> Rows:
@@ -139,7 +142,7 @@ class SparseMatrix:
 
     def with_values(self, values: Tensor) -> SparseMatrix:
         """Return the same pattern with other values."""
-        return SparseMatrix.from_parts(self.row_starts, self.columns, values, self.shape, self.symmetric)
+        return SparseMatrix(self.row_starts, self.columns, values, self.shape, self.symmetric)
 
     def multiply(self, dense: Tensor, kept_columns: Tensor | None = None) -> Tensor:
         """Return S diag(kept_columns) dense, at no cost for columns that are not kept.
@@ -148,7 +151,7 @@ class SparseMatrix:
             dense: Shape (columns, width).
             kept_columns: 0 or 1 for each column, shape (columns,); None keeps all.
         """
-        return _Product.apply(dense.to(self.csr.dtype), self, kept_columns)
+        return _Product.apply(dense.to(self.values.dtype), self, kept_columns)
 
     def select_rows(self, rows: Tensor) -> SparseMatrix:
         """Return the given rows, in the given order; a row may be asked for more than once.
@@ -161,9 +164,7 @@ class SparseMatrix:
         torch.cumsum(lengths, 0, out=row_starts[1:])
         shift = torch.repeat_interleave(self.row_starts[rows] - row_starts[:-1], lengths)
         entries = torch.arange(len(shift), device=shift.device) + shift
-        return SparseMatrix.from_parts(
-            row_starts, self.columns[entries], self.values[entries], (len(rows), self.shape[1])
-        )
+        return SparseMatrix(row_starts, self.columns[entries], self.values[entries], (len(rows), self.shape[1]))
 
     def multiply_sparse(self, other: SparseMatrix, kept_columns: Tensor | None, max_entries: int) -> SparseMatrix:
         """Return S @ other @ diag(kept_columns), on the CPU; columns within a row come in no order.
@@ -182,11 +183,13 @@ class SparseMatrix:
         place = np.full(other.shape[1], -1, out.starts.dtype)
         count = kernels.multiply_sparse(*rows, *others, as_mask(kept_columns), place, *out)
         starts, columns, values = map(torch.from_numpy, (out.starts, out.columns[:count], out.values[:count]))
-        return SparseMatrix.from_parts(starts, columns, values, (self.shape[0], other.shape[1]))
+        return SparseMatrix(starts, columns, values, (self.shape[0], other.shape[1]))
 
     def to(self, *args: Any, **kwargs: Any) -> SparseMatrix:
         """Move or convert the values like ``Tensor.to``."""
-        return SparseMatrix(self.csr.to(*args, **kwargs), self.symmetric)
+        values = self.values.to(*args, **kwargs)
+        row_starts, columns = self.row_starts.to(values.device), self.columns.to(values.device)
+        return SparseMatrix(row_starts, columns, values, self.shape, self.symmetric)
 
     def to_dense(self) -> Tensor:
         return self._dense

@@ -55,7 +55,7 @@ def test_one_group_alone() -> None:
 def test_stack_with_permuted_columns(symmetric: bool) -> None:
     matrix = normalised_adjacency(torch.randint(50, (2, 80)), 50).to(torch.float64)
     if not symmetric:
-        matrix = SparseMatrix(matrix.with_values(torch.randn(len(matrix.values), dtype=torch.float64)).csr)
+        matrix = SparseMatrix.from_csr(matrix.with_values(torch.randn(len(matrix.values), dtype=torch.float64)).csr)
     permutation, x = torch.randperm(50), torch.randn(50, 4, dtype=torch.float64, requires_grad=True)
 
     def product(operator: SparseMatrix | Tensor) -> Tensor:

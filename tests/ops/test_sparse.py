@@ -78,7 +78,7 @@ def test_product_of_two_sparse_matrices(dense: Tensor) -> None:
 
 
 def test_repeated_columns_add_up() -> None:
-    repeated = SparseMatrix.from_parts(
+    repeated = SparseMatrix(
         torch.tensor([0, 3, 4]), torch.tensor([1, 1, 0, 2]), torch.tensor([1.0, 2.0, 5.0, 7.0]), (2, 3)
     )
     dense = torch.tensor([[5.0, 3.0, 0.0], [0.0, 0.0, 7.0]])
@@ -91,7 +91,7 @@ def test_repeated_columns_add_up() -> None:
 
 def test_mirror_finds_the_entry_across_the_diagonal() -> None:
     dense = torch.rand(9, 9) * (torch.rand(9, 9) < 0.4)
-    matrix = SparseMatrix(SparseMatrix.from_dense(dense + dense.T).csr, symmetric=True)
+    matrix = SparseMatrix.from_csr(SparseMatrix.from_dense(dense + dense.T).csr, symmetric=True)
     torch.testing.assert_close(matrix.rows[matrix.mirror], matrix.columns)
     torch.testing.assert_close(matrix.columns[matrix.mirror], matrix.rows)
 
