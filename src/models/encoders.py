@@ -15,7 +15,7 @@ from src.ops.activation import prelu
 from src.ops.corruption import permute_rows
 from src.ops.diffusion import Diffusion
 from src.ops.groups import Activations, Group, stack_permuted
-from src.ops.propagation import graph_power, propagate_rows
+from src.ops.propagation import graph_power, propagate_rows, receptive_field
 from src.ops.sparse import SparseMatrix, to_dense
 
 
@@ -63,7 +63,7 @@ class Encoder(nn.Module, ABC):
         kept_columns: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> tuple[Embeddings, Embeddings]:
-        """Return the embeddings of the graph and of its corrupted copy: here by two plain passes.
+        """Return the embeddings of the graph and of its corrupted copy: here by two plain passes over all nodes.
 
         Args:
             features: X, shape (N, D).
@@ -74,18 +74,10 @@ class Encoder(nn.Module, ABC):
 
         Returns:
             Positive and negative group, each of shape (B, D').
-
-        Raises:
-            ValueError: If this encoder can't embed some nodes without all others.
         """
-        if targets is not None:
-            raise ValueError(
-                "batches of target nodes are exact for encoder=gcn or sgc of one layer only, and this is "
-                f"{type(self).__name__} of {self.num_layers}: set model.encoder=gcn model.num_layers=1, or "
-                "dataset.loader=full"
-            )
         x = to_dense(features) if kept_columns is None else to_dense(features) * kept_columns
-        return self(x, adjacency), self(x[permutation], adjacency)
+        nodes = slice(None) if targets is None else targets
+        return self(x, adjacency)[nodes], self(x[permutation], adjacency)[nodes]
 
 
 class GCNLayer(nn.Module):
@@ -176,12 +168,11 @@ class GCN(Encoder):
 
         Three equalities for the first layer, with features X, column mask M and row permutation P: (X M) W = X (M W),
         so X is never copied; (P X) W = P (X W), so both groups share one dense product; and rows of A (P X) W need
-        only those rows of A, so that one layer can be trained on batches of nodes.
+        only those rows of A, so that one layer can be trained on batches of nodes, and several on what these nodes see.
         """
         first, *others = self._stack
-        if targets is not None:
-            if others or first.hops > 1:
-                return super().both_groups(features, adjacency, permutation, kept_columns, targets)
+        hops = first.hops + len(others)
+        if targets is not None and hops == 1:
             rows = propagate_rows(adjacency, features, targets, permutation, kept_columns)
             positive, negative = first.groups(rows, first.weight, 2)
             return positive, negative
@@ -189,19 +180,20 @@ class GCN(Encoder):
             transformed = features.multiply(first.weight, kept_columns)
         else:
             transformed = features @ (first.weight if kept_columns is None else first.weight * kept_columns[:, None])
-        one_hop = not others and first.hops == 1
-        if one_hop and isinstance(adjacency, SparseMatrix) and transformed.device.type == "cpu":
+        if hops == 1 and isinstance(adjacency, SparseMatrix) and transformed.device.type == "cpu":
             positive, negative = first.groups(stack_permuted(adjacency, permutation), transformed, 2)
             return positive, negative
-        x = graph_power(adjacency, transformed, first.hops)
-        y = graph_power(adjacency, permute_rows(transformed, permutation), first.hops)
-        for layer, following in itertools.pairwise(self._stack):
-            x, y = (following.transform(layer, group) for group in (x, y))
-            if following is not others[-1]:
-                x, y = adjacency @ x, adjacency @ y
+        factors = [adjacency] * hops if targets is None else receptive_field(adjacency, targets, hops)
+        x, y = transformed, permute_rows(transformed, permutation)
+        for factor in factors[: first.hops]:
+            x, y = factor @ x, factor @ y
         if not others:
             return first.activate(x), first.activate(y)
-        return others[-1].groups(adjacency, x, 1)[0], others[-1].groups(adjacency, y, 1)[0]
+        for (layer, following), factor in zip(itertools.pairwise(self._stack), factors[first.hops :], strict=True):
+            x, y = (following.transform(layer, group) for group in (x, y))
+            if following is not others[-1]:
+                x, y = factor @ x, factor @ y
+        return others[-1].groups(factors[-1], x, 1)[0], others[-1].groups(factors[-1], y, 1)[0]
 
 
 class SGC(GCN):

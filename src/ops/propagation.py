@@ -52,6 +52,42 @@ def check_edges(edge_index: Tensor, num_nodes: int) -> None:
         raise ValueError(f"edge_index names nodes {low}..{high}, but the graph has nodes 0..{num_nodes - 1}")
 
 
+def select_rows(adjacency: SparseMatrix | Diffusion, targets: Tensor) -> SparseMatrix:
+    """Return the rows ``targets`` of A.
+
+    Raises:
+        ValueError: If A is a matrix-free diffusion, which has no rows to choose from.
+    """
+    if isinstance(adjacency, Diffusion):
+        raise ValueError(
+            "batches of target nodes need rows, and a matrix-free diffusion has none: set model.top_k=32, or "
+            "dataset.loader=full"
+        )
+    return adjacency.select_rows(targets)
+
+
+def receptive_field(adjacency: SparseMatrix | Diffusion, targets: Tensor, hops: int) -> list[SparseMatrix]:
+    """Return factors of the rows ``targets`` of A^hops: of the i-th product, the rows of A that the next ones read.
+
+    Args:
+        adjacency: A, shape (N, N).
+        targets: int64, shape (B,).
+        hops: Number of products, 1 or more.
+
+    Returns:
+        Matrices of shapes (n_1, N), (n_2, n_1), ..., (B, n_hops-1), in the order in which they are applied.
+
+    Raises:
+        ValueError: If A is a matrix-free diffusion.
+    """
+    factors: list[SparseMatrix] = []
+    for _ in range(hops - 1):
+        rows = select_rows(adjacency, targets)
+        targets, places = rows.columns.unique(return_inverse=True)
+        factors.append(SparseMatrix(rows.row_starts, places, rows.values, (rows.shape[0], len(targets))))
+    return [select_rows(adjacency, targets), *reversed(factors)]
+
+
 def propagate_rows(
     adjacency: SparseMatrix | Diffusion,
     features: Tensor | SparseMatrix,
@@ -72,14 +108,9 @@ def propagate_rows(
         Shape (2 B, D).
 
     Raises:
-        ValueError: If A is a matrix-free diffusion, which has no rows to choose from.
+        ValueError: If A is a matrix-free diffusion.
     """
-    if isinstance(adjacency, Diffusion):
-        raise ValueError(
-            "batches of target nodes need rows, and a matrix-free diffusion has none: set model.top_k=32, or "
-            "dataset.loader=full"
-        )
-    rows = adjacency.select_rows(targets)
+    rows = select_rows(adjacency, targets)
     both = SparseMatrix(
         torch.cat([rows.row_starts, rows.row_starts[1:] + rows.row_starts[-1]]),
         torch.cat([rows.columns, permutation[rows.columns]]),
