@@ -109,15 +109,16 @@ def list_pairs(cfg: DictConfig, folder: Path) -> Iterator[Pair]:
     for name in cfg.only or cfg.graphs:
         graph = [text for text in cfg.graphs[name] if text.startswith("dataset")]
         for model in cfg.models:
-            plain = ["~tuned@_global_", *cfg.graphs[name], *cfg.overrides, f"data_dir={cfg.data_dir}"]
-            places = [f"data_dir={cfg.data_dir}", f"logger.csv.save_dir={folder}/runs/{name}/{model}"]
-            yield Pair(
-                name,
-                model,
+            plain = ["~tuned@_global_", *cfg.graphs[name], *cfg.overrides]
+            configs = [
                 compose("train", [f"model={model}", *plain]),
                 compose("train", ["model=ggd", *plain]),
-                compose("train", [f"model={model}", "logger=csv", *graph, *cfg.training, *places]),
-            )
+                compose("train", [f"model={model}", "logger=csv", *graph, *cfg.training]),
+            ]
+            for config in configs:  # not as overrides, in which a comma of a path would mean a sweep
+                config.data_dir = cfg.data_dir
+            configs[-1].logger.csv.save_dir = f"{folder}/runs/{name}/{model}"
+            yield Pair(name, model, *configs)
 
 
 def measure(pair: Pair, cfg: DictConfig, folder: Path) -> Iterator[dict[str, Any]]:
