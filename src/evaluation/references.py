@@ -10,7 +10,7 @@ from torch import Tensor
 from src.evaluation.probe import LinearProbe, ProbeResult
 from src.graph import Graph, Labels
 from src.ops.diffusion import mean_of_powers, personalised_pagerank
-from src.ops.propagation import graph_power
+from src.ops.propagation import add_power
 from src.ops.sparse import to_dense
 
 POWERS = (1, 5, 10)
@@ -39,7 +39,7 @@ def reference_results(
     x = to_dense(graph.features)
 
     def powers(z: Tensor) -> dict[str, Callable[[], Tensor]]:
-        return {f"n={n}": lambda n=n: z + graph_power(adjacency, z, n) for n in POWERS}  # type: ignore[misc]
+        return {f"n={n}": lambda n=n: add_power(adjacency, z, n) for n in POWERS}  # type: ignore[misc]
 
     rows: dict[str, dict[str, Callable[[], Tensor]]] = {
         "raw": {"": lambda: x},

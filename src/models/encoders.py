@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import MLP, GATConv, GINConv, SAGEConv
 
 from src.ops.activation import prelu
+from src.ops.blocks import MappedMatrix, matrix_product
 from src.ops.corruption import permute_rows
 from src.ops.diffusion import Diffusion
 from src.ops.groups import Activations, Group, stack_permuted
@@ -99,7 +100,14 @@ class GCNLayer(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor | SparseMatrix, adjacency: SparseMatrix | Diffusion) -> Tensor:
-        """Return the layer's output, shape (N, out_dim)."""
+        """Return the layer's output, shape (N, out_dim); without gradients, in blocks of a graph that is on disk."""
+        if isinstance(adjacency, MappedMatrix) and isinstance(x, Tensor) and not torch.is_grad_enabled():
+            return adjacency.map_columns(
+                lambda columns: matrix_product(x, self.weight[:, columns]),
+                self.weight.shape[1],
+                self.hops,
+                lambda propagated, rows, columns: self.activation(propagated + self.bias[columns]),
+            )
         return self.propagate(x @ self.weight, adjacency)
 
     def propagate(self, transformed: Tensor, adjacency: SparseMatrix | Diffusion) -> Tensor:

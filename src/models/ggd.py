@@ -13,7 +13,7 @@ from src.ops.augmentation import drop_edges, keep_columns
 from src.ops.checks import check_range
 from src.ops.corruption import random_permutation
 from src.ops.losses import group_discrimination_loss
-from src.ops.propagation import graph_power
+from src.ops.propagation import add_power
 
 
 class GGD(Method):
@@ -46,5 +46,4 @@ class GGD(Method):
         return group_discrimination_loss(*self.discriminator(positive, negative))
 
     def embed(self, graph: Graph) -> Tensor:
-        local = self.encode(graph)
-        return graph_power(graph.adjacency, local, self.hparams["hops"]) + local
+        return add_power(graph.adjacency, self.encode(graph), self.hparams["hops"])

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import add_self_loops, remove_self_loops, to_torch_csr_tensor, to_undirected
 
+from src.ops.blocks import MappedMatrix
+from src.ops.checks import check_range
 from src.ops.diffusion import Diffusion
 from src.ops.sparse import SparseMatrix, to_dense
 
@@ -136,8 +138,29 @@ def graph_power(adjacency: SparseMatrix | Diffusion, x: Tensor, hops: int) -> Te
     Raises:
         ValueError: If hops is negative.
     """
-    if hops < 0:
-        raise ValueError(f"hops must be 0 or more, got {hops}")
+    check_range("hops", hops, 0)
     for _ in range(hops):
         x = adjacency @ x
     return x
+
+
+def add_power(adjacency: SparseMatrix, x: Tensor, hops: int) -> Tensor:
+    """Return x + A^hops x.
+
+    Args:
+        adjacency: A, shape (N, N).
+        x: Dense, shape (N, D).
+        hops: Number of products; 0 gives 2 x.
+
+    Raises:
+        ValueError: If hops is negative.
+    """
+    if isinstance(adjacency, MappedMatrix):
+        check_range("hops", hops, 0)
+        return adjacency.map_columns(
+            lambda columns: x[:, columns].contiguous(),
+            x.shape[1],
+            hops,
+            lambda power, rows, columns: power + x[rows, columns],
+        )
+    return graph_power(adjacency, x, hops).add_(x) if hops else 2 * x

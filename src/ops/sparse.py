@@ -188,6 +188,8 @@ class SparseMatrix:
     def to(self, *args: Any, **kwargs: Any) -> SparseMatrix:
         """Move or convert the values like ``Tensor.to``."""
         values = self.values.to(*args, **kwargs)
+        if values is self.values:
+            return self
         row_starts, columns = self.row_starts.to(values.device), self.columns.to(values.device)
         return SparseMatrix(row_starts, columns, values, self.shape, self.symmetric)
 

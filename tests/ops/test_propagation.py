@@ -63,5 +63,5 @@ def test_graph_power(edges: torch.Tensor) -> None:
     x = torch.rand(7, 3)
     assert graph_power(adjacency, x, 0) is x
     torch.testing.assert_close(graph_power(adjacency, x, 3), torch.linalg.matrix_power(adjacency.to_dense(), 3) @ x)
-    with pytest.raises(ValueError, match="hops must be 0 or more, got -1"):
+    with pytest.raises(ValueError, match="hops is -1; it must be at least 0"):
         graph_power(adjacency, x, -1)
