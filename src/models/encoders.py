@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import MLP, GATConv, GINConv, SAGEConv
 
-from src.ops.activation import prelu
+from src.ops.activation import activated_product, prelu
 from src.ops.blocks import MappedMatrix, matrix_product
 from src.ops.corruption import permute_rows
 from src.ops.diffusion import Diffusion
@@ -116,8 +116,9 @@ class GCNLayer(nn.Module):
 
     def transform(self, before: GCNLayer, propagated: Tensor) -> Tensor:
         """Return H W for the output H of the layer before, which is made anew for the gradient instead of kept."""
-        if not torch.is_grad_enabled():
-            return before.activate(propagated) @ self.weight
+        slope = before.slope
+        if slope is not None and propagated.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
+            return activated_product(propagated, before.bias, slope, self.weight)
         return checkpoint(
             lambda x: before.activate(x) @ self.weight, propagated, use_reentrant=False, preserve_rng_state=False
         )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from src.ops import kernels
 from src.ops.activation import prelu
+from src.ops.memory import empty
 from src.ops.sparse import Rows, SparseMatrix, threads
 
 
@@ -81,7 +82,7 @@ class _SparseLogits(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: SparseMatrix, dense: Tensor, bias: Tensor, slope: Tensor, vector: Tensor) -> Tensor:
         dense, bias, slope, vector = (x.to(matrix.values.dtype).contiguous() for x in (dense, bias, slope, vector))
-        above = torch.empty(matrix.shape[0], len(vector), dtype=torch.uint8)
+        above = empty(matrix.shape[0], len(vector), torch.uint8)
         logits = dense.new_empty(matrix.shape[0])
         arrays = (x.detach().numpy() for x in (dense, bias, slope, vector, above, logits))
         kernels.discriminate(*matrix.compressed_rows, *arrays, threads())
@@ -92,7 +93,7 @@ class _SparseLogits(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, Tensor, Tensor, Tensor]:
         dense, bias, slope, vector, above = ctx.saved_tensors
-        gradient, dense_gradient = gradients[0].contiguous(), torch.empty_like(dense)
+        gradient, dense_gradient = gradients[0].contiguous(), empty(len(dense), dense.shape[1], dense.dtype)
         sums = dense.new_zeros(3, threads(), len(vector))
         arrays = (x.detach().numpy() for x in (dense, slope, vector, above, gradient, dense_gradient, *sums))
         kernels.discriminate_backward(*ctx.matrix.compressed_columns, *arrays, threads())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from src.ops import kernels
+from src.ops.memory import empty
 
 torch.sparse.check_sparse_tensor_invariants.disable()  # what PyTorch does by default, said aloud to spare its warning
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
@@ -227,7 +228,7 @@ class _Product(torch.autograd.Function):
 
 def run(kernel: Any, rows: Rows, kept: Tensor | None, dense: Tensor, num_rows: int) -> Tensor:
     """Return what one of the two kernels for products makes of a matrix, shape (num_rows, width)."""
-    out = dense.new_empty(num_rows, dense.shape[1])
+    out = empty(num_rows, dense.shape[1], dense.dtype)
     kernel(*rows, as_mask(kept), dense.detach().contiguous().numpy(), out.numpy(), threads())
     return out
 
