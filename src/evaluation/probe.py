@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import logging
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -14,7 +16,10 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from src.evaluation.streaming import Solution, StreamingRegression
 from src.graph import Labels
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,27 +45,67 @@ class ProbeResult:
         return asdict(self)
 
 
+class Choice(NamedTuple):
+    """What the validation nodes chose for one matrix of embeddings, and what it predicts for the test nodes."""
+
+    val_accuracy: float
+    C: float
+    l2_normalize: bool
+    converged: bool
+    test_predictions: np.ndarray
+
+
+class Attempt(NamedTuple):
+    """A streaming fit and its validation accuracy."""
+
+    val_accuracy: float
+    strength: float
+    solution: Solution
+    regression: StreamingRegression
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What is larger for the better of two attempts."""
+        return self.val_accuracy, -self.strength
+
+
 @dataclass(frozen=True)
 class LinearProbe:
     """Multinomial logistic regression, fitted on the training nodes, chosen on the validation nodes, tested once.
 
-    Embeddings are centred and scaled to a root mean square length of 1 over all nodes, one number for the whole
-    matrix, so that one grid of C serves every method. The centre moves into the intercept, which carries no penalty.
+    Embeddings are centred and scaled to a root mean square length of 1, one number for the whole matrix, so that one
+    grid of C serves every method. The centre moves into the intercept, which carries no penalty.
+
+    There are two ways to the solution. ``exact`` is scikit-learn's: all strengths, with and without normalisation,
+    centre and scale over all nodes. ``streaming`` is for matrices that should not be copied, or not even fit into
+    memory: it reads training, validation and test nodes only, in pieces; centre and scale are those of the training
+    nodes. As each fit takes seconds to minutes there, l2_normalize is decided at the middle strength, and from there
+    the strength is raised as long as that is better on validation; if the first raise is not, it is lowered instead.
 
     Args:
         strengths: Values of C to choose from. Of equal ones on validation, the smallest wins.
         l2_normalize: Divide each embedding by its length first: true, false, or ``auto``, on which the validation
             nodes decide; of equal ones, the embedding as it is wins.
         max_iter: Bound on the steps of L-BFGS.
+        solver: ``exact``, ``streaming``, or ``auto``: streaming where the training nodes are more than the columns of
+            the matrix, and their entries more than ``exact_up_to``.
+        exact_up_to: Entries of the training rows, nodes times D', up to which ``auto`` is exact.
+        tolerance: A streaming fit ends where a step lowers the loss by less, relative to the loss where that is
+            above 1.
     """
 
     strengths: Sequence[float]
     l2_normalize: bool | str
     max_iter: int
+    solver: str
+    exact_up_to: int
+    tolerance: float
 
     def __post_init__(self) -> None:
         if self.l2_normalize not in (True, False, "auto"):
             raise ValueError(f"evaluation.probe.l2_normalize is {self.l2_normalize!r}; it can be true, false or auto")
+        if self.solver not in ("auto", "exact", "streaming"):
+            raise ValueError(f"evaluation.probe.solver is {self.solver!r}; it can be auto, exact or streaming")
 
     def evaluate(self, embeddings: Tensor, labels: Labels) -> ProbeResult:
         """Probe one matrix of embeddings, shape (N, D')."""
@@ -73,29 +118,90 @@ class LinearProbe:
             candidates: Name to a function that makes the matrix, called in order; of equal ones, the first wins.
             labels: Classes and split. Test labels are read for the chosen candidate only, after the choice.
         """
+        best_name, best = "", None
+        for name, make in candidates.items():
+            embeddings = make().detach()
+            rows, width = len(labels.train), embeddings.shape[1]
+            large = rows > width and rows * width > self.exact_up_to
+            streaming = large if self.solver == "auto" else self.solver == "streaming"
+            choice = (self._choose_streaming if streaming else self._choose_exact)(embeddings, labels)
+            if best is None or choice.val_accuracy > best.val_accuracy:
+                best_name, best = name, choice
+        assert best is not None
+        return ProbeResult(
+            val_accuracy=best.val_accuracy,
+            test_accuracy=float((best.test_predictions == labels.classes[labels.test].numpy()).mean()),
+            C=best.C,
+            l2_normalize=best.l2_normalize,
+            converged=best.converged,
+            candidate=best_name,
+        )
+
+    @property
+    def _normalisations(self) -> tuple[bool, ...]:
+        return (False, True) if self.l2_normalize == "auto" else (bool(self.l2_normalize),)
+
+    def _choose_exact(self, embeddings: Tensor, labels: Labels) -> Choice:
         classes = labels.classes.numpy()
         train, validation, test = (part.numpy() for part in (labels.train, labels.validation, labels.test))
-        normalisations = (False, True) if self.l2_normalize == "auto" else (bool(self.l2_normalize),)
+        matrix = embeddings.cpu().numpy()
         best_accuracy, best = -1.0, None
-        for name, make in candidates.items():
-            embeddings = make().detach().cpu().numpy()
-            for l2_normalize in normalisations:
-                x = rotate(scale(embeddings, l2_normalize), train)
-                classifier = LogisticRegression(max_iter=self.max_iter, warm_start=True)
-                for strength in sorted(self.strengths):  # each fit starts from the one before, which halves the time
-                    self._fit(classifier.set_params(C=strength), x[train], classes[train])
-                    accuracy = classifier.score(x[validation], classes[validation])
-                    if accuracy > best_accuracy:
-                        best_accuracy, best = accuracy, (name, l2_normalize, copy.deepcopy(classifier), x[test])
+        for l2_normalize in self._normalisations:
+            x = rotate(scale(matrix, l2_normalize), train)
+            classifier = LogisticRegression(max_iter=self.max_iter, warm_start=True)
+            for strength in sorted(self.strengths):  # each fit starts from the one before, which halves the time
+                self._fit(classifier.set_params(C=strength), x[train], classes[train])
+                accuracy = classifier.score(x[validation], classes[validation])
+                if accuracy > best_accuracy:
+                    best_accuracy, best = accuracy, (l2_normalize, copy.deepcopy(classifier), x[test])
         assert best is not None
-        name, l2_normalize, classifier, x_test = best
-        return ProbeResult(
-            val_accuracy=float(best_accuracy),
-            test_accuracy=float(classifier.score(x_test, classes[test])),
-            C=float(classifier.C),
-            l2_normalize=l2_normalize,
-            converged=bool(classifier.n_iter_.max() < self.max_iter),
-            candidate=name,
+        l2_normalize, classifier, x_test = best
+        converged = bool(classifier.n_iter_.max() < self.max_iter)
+        predictions = classifier.predict(x_test)
+        return Choice(float(best_accuracy), float(classifier.C), l2_normalize, converged, predictions)
+
+    def _choose_streaming(self, embeddings: Tensor, labels: Labels) -> Choice:
+        strengths = sorted(self.strengths)
+        middle = len(strengths) // 2
+
+        def regression(l2_normalize: bool) -> StreamingRegression:
+            classes = labels.classes[labels.train]
+            return StreamingRegression(embeddings, labels.train, classes, l2_normalize, self.tolerance, self.max_iter)
+
+        def attempt(regression: StreamingRegression, strength: float, start: Solution | None) -> Attempt:
+            started = time.perf_counter()
+            solution = regression.fit(strength, start)
+            predictions = regression.predict(solution, labels.validation)
+            accuracy = float((predictions == labels.classes[labels.validation]).double().mean())
+            setting = f"C={strength:g}, l2_normalize={str(regression.rows.l2_normalize).lower()}"
+            seconds = time.perf_counter() - started
+            log.info(
+                "probe: %s: validation accuracy %.2f %%, %d steps, %.1f s",
+                setting,
+                100 * accuracy,
+                solution.steps,
+                seconds,
+            )
+            return Attempt(accuracy, strength, solution, regression)
+
+        best = max(
+            (attempt(regression(l2_normalize), strengths[middle], None) for l2_normalize in self._normalisations),
+            key=lambda attempt: attempt.val_accuracy,
+        )
+        for way in (strengths[middle + 1 :], strengths[:middle][::-1]):
+            for strength in way:
+                found = attempt(best.regression, strength, best.solution)
+                if found.rank < best.rank:
+                    break
+                best = found
+            if best.strength > strengths[middle]:
+                break
+        return Choice(
+            val_accuracy=best.val_accuracy,
+            C=best.strength,
+            l2_normalize=best.regression.rows.l2_normalize,
+            converged=best.solution.converged,
+            test_predictions=best.regression.predict(best.solution, labels.test).numpy(),
         )
 
     @staticmethod

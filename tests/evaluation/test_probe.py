@@ -31,7 +31,7 @@ def embeddings(labels: Labels) -> Tensor:
 
 
 def probe(strengths: tuple[float, ...] = STRENGTHS, l2_normalize: bool | str = False) -> LinearProbe:
-    return LinearProbe(strengths, l2_normalize, max_iter=1000)
+    return LinearProbe(strengths, l2_normalize, 1000, "auto", exact_up_to=5_000_000, tolerance=1e-5)
 
 
 def test_equals_plain_logistic_regression_on_the_centred_scaled_embeddings(embeddings: Tensor, labels: Labels) -> None:
@@ -107,7 +107,9 @@ def test_auto_normalises_where_the_validation_nodes_want_it(embeddings: Tensor, 
 
 
 def test_a_bound_on_steps_that_is_met_is_reported(embeddings: Tensor, labels: Labels) -> None:
-    assert not LinearProbe((1000.0,), False, max_iter=2).evaluate(embeddings, labels).converged
+    assert (
+        not LinearProbe((1000.0,), False, 2, "exact", exact_up_to=0, tolerance=0).evaluate(embeddings, labels).converged
+    )
 
 
 def test_constant_embeddings_are_no_error(labels: Labels) -> None:

@@ -11,7 +11,7 @@ from src.result import REFERENCE_NAMES
 def test_every_row_is_probed_and_named(small_graph: Graph) -> None:
     labels = Labels(torch.arange(60) % 2, torch.arange(20), torch.arange(20, 40), torch.arange(40, 60))
     announced: list[str] = []
-    probe = LinearProbe((1.0,), l2_normalize=False, max_iter=100)
+    probe = LinearProbe((1.0,), False, 100, "exact", exact_up_to=0, tolerance=0)
     results = reference_results(small_graph, labels, torch.randn(60, 8), probe, announced.append)
     assert list(results) == announced == list(REFERENCE_NAMES)
     assert results["raw"] == probe.evaluate(small_graph.features, labels)
