@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from src.data.store import PARTS, Source
 from src.ops.checks import check_range
 
-PIECE_EDGES = 2**20
+PIECE_EDGES = 2**21
 
 PIECE_NUMBERS = 2**23
 """Numbers in a piece of the features."""
