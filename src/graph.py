@@ -41,6 +41,12 @@ class Graph:
     def device(self) -> torch.device:
         return self.adjacency.device
 
+    def select_features(self, nodes: Tensor) -> Tensor | SparseMatrix:
+        """Return the rows ``nodes`` of X, in the precision of A."""
+        if isinstance(self.features, SparseMatrix):
+            return self.features.select_rows(nodes)
+        return self.features[nodes].to(self.adjacency.values.dtype)
+
     def to(self, *args: Any, **kwargs: Any) -> Graph:
         """Move or convert both matrices like ``Tensor.to``."""
         return Graph(self.features.to(*args, **kwargs), self.adjacency.to(*args, **kwargs))
@@ -50,7 +56,7 @@ class Batch(NamedTuple):
     """One optimiser step.
 
     Attributes:
-        graph: The whole graph.
+        graph: The whole graph, or the sample of it that the targets see.
         targets: Nodes whose samples enter the loss, int64, shape (B,); None for all.
         seed: Of everything random in the step.
     """
@@ -82,6 +88,10 @@ class Labels:
     def sizes(self) -> list[int]:
         """Numbers of training, validation and test nodes."""
         return [len(self.train), len(self.validation), len(self.test)]
+
+    def describe(self) -> dict[str, Any]:
+        """Sizes and fingerprint of the split."""
+        return {"sizes": self.sizes, "fingerprint": self.fingerprint}
 
     @property
     def fingerprint(self) -> str:

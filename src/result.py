@@ -50,7 +50,7 @@ def write_result(result: dict[str, Any], run_dir: Path) -> Path:
 def print_result(result: dict[str, Any], run_dir: Path) -> None:
     """Print accuracies, seconds and memory of a finished run, and where its files are."""
     title = f"{result['model']} on {result['dataset']}, seed {result['seed']}"
-    if result["hyperparameters"]["largest_component"]:
+    if result["hyperparameters"].get("largest_component"):
         title += ", largest component"
     table = Table(title=title, title_justify="left")
     for heading in ("accuracy in %", "validation", "test", "chosen on validation"):

@@ -24,6 +24,12 @@ log = logging.getLogger(__name__)
 REFERENCES_UP_TO = 50_000_000
 """Entries of the dense feature matrix up to which ``evaluation.references=auto`` probes the reference rows."""
 
+OUT_OF_MEMORY = (
+    "Out of memory. What takes less: batches of nodes, by dataset.loader=neighbor (or rows) and a smaller "
+    "dataset.batch_size or dataset.num_neighbors; a smaller model.hidden_dim; for graphs on disk a smaller "
+    "dataset.memory_mb; on a GPU trainer.precision=bf16-mixed, or trainer=cpu."
+)
+
 
 @command("train")
 def main(cfg: DictConfig) -> float:
@@ -85,6 +91,8 @@ def record(cfg: DictConfig, run_dir: Path, dataset: str, model: str) -> dict[str
         result["status"] = "interrupted"
         raise
     except BaseException as error:
+        if out_of_memory(error):
+            log.error(OUT_OF_MEMORY)
         result |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         raise
     finally:
@@ -106,6 +114,12 @@ def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
     settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     with logged(loggers, settings):
         train_and_judge(cfg, run_dir, result, loggers, started)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the memory of the machine, or of a device, did not suffice."""
+    words = "out of memory", "can't allocate memory"  # of CUDA, and of PyTorch on the CPU
+    return isinstance(error, MemoryError) or any(text in str(error) for text in words)
 
 
 def find_checkpoint(ckpt_path: str | None, run_dir: Path, dataset: str, model: str) -> str | None:
@@ -167,21 +181,22 @@ def train_and_judge(
 
     model = new_model()
     device = trainer.strategy.root_device
+    home = device if datamodule.whole_on_device else torch.device("cpu")  # of the graph, and of the embedding
     num_entries = datamodule.graph.num_nodes * datamodule.graph.num_features
     with_references = wants_references(cfg.evaluation.references, num_entries)
     result["split"] = datamodule.describe_split()
     result["hyperparameters"] = dict(model.hparams) | datamodule.describe_options() | describe_trainer(cfg.trainer)
     result["device"] = describe_device(device)
-    graph = datamodule.graph = datamodule.graph.to(device)
+    graph = datamodule.graph = datamodule.graph.to(home)
     with torch.no_grad():
-        result["statistics"] = {"untrained": model.to(device).statistics(graph)}
+        result["statistics"] = {"untrained": model.to(home).statistics(graph)}
     timing["prepare_seconds"] = time.perf_counter() - started
 
     fit(trainer, model, datamodule, cfg.ckpt_path)
     timing |= StepTimer.measured(trainer)
 
     with stopwatch(timing, "embed_seconds"), torch.no_grad():
-        embeddings = model.to(device).embed(graph).cpu()
+        embeddings = model.to(home).embed(graph).cpu()
         result["statistics"]["trained"] = model.statistics(graph)
     if cfg.keep_artifacts:
         np.save(run_dir / "embeddings.npy", embeddings.numpy())
@@ -193,7 +208,7 @@ def train_and_judge(
     result["references"] = None
     with stopwatch(timing, "references_seconds"), torch.no_grad():
         if with_references:
-            untrained = new_model().to(device).encode(graph)
+            untrained = new_model().to(home).encode(graph)
             rows = reference_results(
                 graph, datamodule.labels, untrained, probe, lambda name: log.info("reference: %s", name)
             )

@@ -55,8 +55,14 @@ def small_graph() -> Graph:
 
 
 def dataset_config(name: str) -> dict[str, Any]:
-    """The settings of ``conf/dataset/<name>.yaml``, without its interpolations."""
-    return yaml.safe_load((PROJECT_ROOT / "conf" / "dataset" / f"{name}.yaml").read_text())
+    """The settings of ``conf/dataset/<name>.yaml`` and of the loader, without their interpolations."""
+    parts = (
+        yaml.safe_load((PROJECT_ROOT / "conf" / f"{part}.yaml").read_text())
+        for part in ("loader/default", f"dataset/{name}")
+    )
+    config = {key: value for part in parts for key, value in part.items()}
+    del config["defaults"]
+    return config
 
 
 @pytest.fixture
@@ -68,11 +74,16 @@ def make_datamodule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         config = dataset_config(name)
         target = getattr(data, config.pop("_target_").rpartition(".")[2])
         if "data_dir" in config:
-            config |= {"data_dir": str(tmp_path / "data"), "download": False}
+            config["data_dir"] = str(tmp_path / "data")
+        if "scale" in config:
+            config["scale"] = 6000 / config["num_nodes"]
+        if "download" in config:
+            config["download"] = False
             folder = config["folder"]
             if folder != "CiteSeer" and not (MIRROR / folder).is_dir():
                 pytest.skip(f"{folder} is not embedded: set GGD_DATA_MIRROR to a folder with {folder}/raw")
-        return target(**(config | {"split_seed": 0, "seed": 0} | changes))
+        seeds = {key: 0 for key in ("split_seed", "seed") if key in config}
+        return target(**(config | seeds | {"num_hops": 2} | changes))
 
     return make
 

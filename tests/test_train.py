@@ -189,10 +189,16 @@ def test_interrupted_saves_and_says_how_to_go_on(run: Run, tmp_path: Path) -> No
     assert "nothing is left to train" in nothing_left.stdout
 
 
-@pytest.mark.parametrize("serving", [("dataset.loader=full",), ("dataset.loader=rows", "dataset.batch_size=150")])
+@pytest.mark.parametrize(
+    "serving",
+    [
+        ("dataset.loader=full", "model.edge_drop=0.1"),
+        ("dataset.loader=neighbor", "dataset.batch_size=150", "dataset.num_neighbors=3", "model.num_layers=2"),
+    ],
+)
 def test_a_killed_run_goes_on_to_the_same_bits(run: Run, tmp_path: Path, serving: tuple[str, ...]) -> None:
     arguments = (
-        *TINY, *serving, "trainer=cpu", "trainer.max_steps=500", "evaluation.references=false", "model.edge_drop=0.1",
+        *TINY, *serving, "trainer=cpu", "trainer.max_steps=500", "evaluation.references=false",
         "callbacks.last.train_time_interval=null", "callbacks.last.every_n_train_steps=100",
     )  # fmt: skip
     killed = tmp_path / "killed"
@@ -240,7 +246,8 @@ def test_two_processes_compute_the_gradients_of_one(run: Run, tmp_path: Path) ->
     [
         (("model.hidden_dim=-1",), "hidden_dim is -1; it must be at least 1"),
         (("dataset.split=stratified",), "it can be 'public', 'random', 'per_class'"),
-        (("dataset.loader=rows", "model.num_layers=2"), "model.num_layers=1, or dataset.loader=full"),
+        (("dataset.loader=rows", "model=mvgrl"), "set model.top_k=32, or dataset.loader=full"),
+        (("dataset.loader=neighbor", "model=mvgrl"), "set dataset.loader=full or rows"),
         (("evaluation.references=maybe",), "it can be true, false or auto"),
         (("ckpt_path=nowhere.ckpt",), "ckpt_path=nowhere.ckpt is not a file"),
         (("ckpt_path=last",), "no run of ggd on synthetic/tiny left "),
@@ -310,3 +317,23 @@ def test_references_auto_depends_on_the_size() -> None:
     assert not wants_references("auto", 200_000_000)
     assert wants_references(True, 200_000_000)
     assert not wants_references(False, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process can be bounded on Linux only")
+def test_out_of_memory_names_what_takes_less(tmp_path: Path) -> None:
+    """The embedding of 20,000 nodes is 8 GB, and the process may have 3."""
+    limited = (
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_DATA, (3 * 10**9,) * 2); "
+        "runpy.run_module('src.train', run_name='__main__')"
+    )
+    outcome = subprocess.run(
+        [
+            sys.executable, "-c", limited, "dataset=synthetic/random", "dataset.num_nodes=20000",
+            "model.hidden_dim=100000",
+            "trainer=cpu", "trainer.max_steps=1", f"hydra.run.dir={tmp_path}/run",
+        ],
+        cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert outcome.returncode != 0
+    assert "by dataset.loader=neighbor (or rows) and a smaller dataset.batch_size" in outcome.stdout
+    assert result(tmp_path / "run")["status"] == "failed"

@@ -2,14 +2,19 @@
 
 from src.data.amazon import AmazonDataModule
 from src.data.coauthor import CoauthorDataModule
-from src.data.datamodule import GraphDataModule
+from src.data.datamodule import GraphDataModule, InMemoryDataModule
+from src.data.mapped import MappedDataModule
 from src.data.planetoid import PlanetoidDataModule
 from src.data.synthetic import SyntheticDataModule
+from src.data.twins import TwinDataModule
 
 __all__ = [
     "AmazonDataModule",
     "CoauthorDataModule",
     "GraphDataModule",
+    "InMemoryDataModule",
+    "MappedDataModule",
     "PlanetoidDataModule",
     "SyntheticDataModule",
+    "TwinDataModule",
 ]

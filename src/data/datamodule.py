@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import LargestConnectedComponents
 
 from src.data.features import scale_features
+from src.data.neighbors import SampledGraphs
 from src.data.splits import make_labels
 from src.graph import Batch, Graph, Labels
 from src.ops.checks import check_choice, check_range
@@ -23,60 +24,61 @@ from src.ops.propagation import check_edges, normalised_adjacency
 
 log = logging.getLogger(__name__)
 
-LOADERS = ("full", "rows")
+LOADERS = ("full", "rows", "neighbor")
 
 
 class GraphDataModule(pl.LightningDataModule, ABC):
-    """One graph: loaded, checked, normalised and split by ``setup``; then served as steps of training.
+    """One graph: made ready by ``setup``, then served as steps of training.
 
     Args:
         name: The dataset's name.
-        counts: Published numbers of nodes, undirected edges, features and classes, which ``setup`` checks.
-        split: ``public``, ``random`` or ``per_class``, see ``src.data.splits``.
-        split_seed: Seed of a drawn split.
-        feature_scaling, feature_storage: See ``src.data.features``.
-        largest_component: Keep only the largest connected component, as the authors' loader does on Amazon.
-        loader: ``full``: the whole graph is one step. ``rows``: batches of target nodes, exact for an encoder of one
-            layer; again and again, all nodes in a new random order.
-        batch_size: Target nodes per step with ``rows``.
+        loader: ``full``: the whole graph is one step. ``rows``: batches of target nodes, with all that they see; the
+            fewer layers, the less that is. ``neighbor``: batches of target nodes, with a sample of what they see.
+            Batches take, again and again, all nodes in a new random order.
+        batch_size: Target nodes per step with ``rows`` and ``neighbor``.
+        num_neighbors, num_hops, sampler, num_workers: Of ``neighbor``, see ``src.data.neighbors``.
         seed: Of each step's randomness and of the order of the nodes. Both follow from it and the step's number alone,
             so that a run that is resumed goes on as if it had not been interrupted.
     """
 
     graph: Graph
     labels: Labels
+    options: tuple[str, ...] = ("loader", "batch_size")
+    """Settings of the dataset that the numbers depend on."""
 
     def __init__(
         self,
         name: str,
-        counts: Mapping[str, int],
-        split: str,
-        split_seed: int,
-        feature_scaling: str,
-        feature_storage: str,
-        largest_component: bool,
         loader: str,
         batch_size: int,
+        num_neighbors: int,
+        num_hops: int,
+        sampler: str,
+        num_workers: int,
         seed: int,
     ) -> None:
         super().__init__()
         check_choice("dataset.loader", loader, LOADERS)
         check_range("dataset.batch_size", batch_size, 1)
+        check_range("dataset.num_neighbors", num_neighbors, -1)
+        check_range("dataset.num_workers", num_workers, 0)
         self.dataset = name  # Lightning keeps ``name`` for itself
-        self.counts = dict(counts)
-        self.split = split
-        self.split_seed = split_seed
-        self.feature_scaling = feature_scaling
-        self.feature_storage = feature_storage
-        self.largest_component = largest_component
         self.loader = loader
         self.batch_size = batch_size
+        self.num_neighbors = num_neighbors
+        self.num_hops = num_hops
+        self.sampler = sampler
+        self.num_workers = num_workers
         self.seed = seed
         self._ready = False
 
     @abstractmethod
-    def load(self) -> Data:
-        """Return the graph as published: ``x`` (N, D), ``edge_index`` (2, E), ``y`` (N,), and masks if it has them."""
+    def prepare(self) -> None:
+        """Set ``graph`` and ``labels``."""
+
+    @abstractmethod
+    def describe_split(self) -> dict[str, Any]:
+        """Return name, seed, sizes and fingerprint of the split."""
 
     def setup(self, stage: str | None = None) -> None:
         """Prepare ``graph`` and ``labels``, once.
@@ -87,6 +89,82 @@ class GraphDataModule(pl.LightningDataModule, ABC):
         """
         if self._ready:
             return
+        self.prepare()
+        self._ready = True
+        split = self.describe_split()
+        log.info(
+            "%s: %s nodes, %s edges, %s features, %s classes; %s split of %s/%s/%s nodes, fingerprint %s",
+            self.title,
+            *(f"{n:,}" for n in (self.graph.num_nodes, self.graph.num_edges, self.graph.num_features)),
+            self.labels.num_classes,
+            split["name"],
+            *(f"{size:,}" for size in split["sizes"]),
+            split["fingerprint"],
+        )
+
+    @property
+    def title(self) -> str:
+        """The dataset's name, and what else tells its graph from others."""
+        return self.dataset
+
+    @property
+    def whole_on_device(self) -> bool:
+        """Whether the graph itself moves to the device, and not just samples of it."""
+        return self.loader != "neighbor"
+
+    def describe_options(self) -> dict[str, Any]:
+        """The settings of the dataset that the numbers depend on."""
+        sampled = ("num_neighbors", "num_hops") if self.loader == "neighbor" else ()
+        return {name: getattr(self, name) for name in (*self.options, *sampled)}
+
+    def train_dataloader(self) -> Steps:
+        return Steps(self)
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Move the target nodes, and the sample of the graph; the graph itself moves only once."""
+        if self.whole_on_device and self.graph.device != device:
+            self.graph = self.graph.to(device)
+        graph = self.graph if self.whole_on_device else batch.graph.to(device)
+        return Batch(graph, None if batch.targets is None else batch.targets.to(device), batch.seed)
+
+
+class InMemoryDataModule(GraphDataModule):
+    """A graph that is loaded, checked, normalised and split anew each time.
+
+    Args:
+        counts: Published numbers of nodes, undirected edges, features and classes, which ``setup`` checks.
+        split: ``public``, ``random`` or ``per_class``, see ``src.data.splits``.
+        split_seed: Seed of a drawn split.
+        feature_scaling, feature_storage: See ``src.data.features``.
+        largest_component: Keep only the largest connected component, as the authors' loader does on Amazon.
+        **shared: The arguments of ``GraphDataModule``.
+    """
+
+    options = ("loader", "batch_size", "feature_scaling", "largest_component")
+
+    def __init__(
+        self,
+        counts: Mapping[str, int],
+        split: str,
+        split_seed: int,
+        feature_scaling: str,
+        feature_storage: str,
+        largest_component: bool,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        self.counts = dict(counts)
+        self.split = split
+        self.split_seed = split_seed
+        self.feature_scaling = feature_scaling
+        self.feature_storage = feature_storage
+        self.largest_component = largest_component
+
+    @abstractmethod
+    def load(self) -> Data:
+        """Return the graph as published: ``x`` (N, D), ``edge_index`` (2, E), ``y`` (N,), and masks if it has them."""
+
+    def prepare(self) -> None:
         data = self.load()
         check_graph(data, self.dataset)
         check_counts(data, self.counts, self.dataset)
@@ -97,39 +175,14 @@ class GraphDataModule(pl.LightningDataModule, ABC):
             scale_features(data.x, self.feature_scaling, self.feature_storage),
             normalised_adjacency(data.edge_index, data.num_nodes),
         )
-        self._ready = True
-        log.info(
-            "%s: %s nodes, %s edges, %s features, %s classes; %s split of %s/%s/%s nodes, fingerprint %s",
-            self.dataset + (" (largest component)" if self.largest_component else ""),
-            *(f"{n:,}" for n in (self.graph.num_nodes, self.graph.num_edges, self.graph.num_features)),
-            self.labels.num_classes,
-            self.split,
-            *(f"{size:,}" for size in self.labels.sizes),
-            self.labels.fingerprint,
-        )
+
+    @property
+    def title(self) -> str:
+        return self.dataset + (" (largest component)" if self.largest_component else "")
 
     def describe_split(self) -> dict[str, Any]:
-        """Name, seed, sizes and fingerprint of the split."""
-        return {
-            "name": self.split,
-            "seed": None if self.split == "public" else self.split_seed,
-            "sizes": self.labels.sizes,
-            "fingerprint": self.labels.fingerprint,
-        }
-
-    def describe_options(self) -> dict[str, Any]:
-        """The settings of the dataset that the numbers depend on."""
-        names = ("loader", "batch_size", "feature_scaling", "largest_component")
-        return {name: getattr(self, name) for name in names}
-
-    def train_dataloader(self) -> Steps:
-        return Steps(self)
-
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Move the target nodes; the graph itself moves only once."""
-        if self.graph.device != device:
-            self.graph = self.graph.to(device)
-        return Batch(self.graph, None if batch.targets is None else batch.targets.to(device), batch.seed)
+        seed = None if self.split == "public" else self.split_seed
+        return {"name": self.split, "seed": seed} | self.labels.describe()
 
 
 class Steps:
@@ -142,21 +195,33 @@ class Steps:
         self.datamodule = datamodule
 
     def __iter__(self) -> Iterator[Batch]:
-        trainer = self.datamodule.trainer
+        trainer, datamodule = self.datamodule.trainer, self.datamodule
         first, rank, ranks = (trainer.global_step, trainer.global_rank, trainer.world_size) if trainer else (0, 0, 1)
-        targets = itertools.repeat(None) if self.datamodule.loader == "full" else self._targets(first)
-        for step, nodes in zip(itertools.count(first), targets):
-            if nodes is not None and len(nodes) >= ranks:
-                nodes = nodes[rank::ranks]
-            yield Batch(self.datamodule.graph, nodes, mix(self.datamodule.seed, step))
+        served: Iterable[tuple[Graph, Tensor | None]]
+        if datamodule.loader == "full":
+            served = itertools.repeat((datamodule.graph, None))
+        elif datamodule.loader == "rows":
+            served = ((datamodule.graph, nodes) for nodes in self._targets(first, rank, ranks))
+        else:
+            served = SampledGraphs(
+                datamodule.graph,
+                self._targets(first, rank, ranks),
+                [datamodule.num_neighbors] * datamodule.num_hops,
+                datamodule.sampler,
+                datamodule.num_workers,
+                datamodule.seed,
+            )
+        for step, (graph, targets) in zip(itertools.count(first), served):
+            yield Batch(graph, targets, mix(datamodule.seed, step))
 
-    def _targets(self, first: int) -> Iterator[Tensor]:
+    def _targets(self, first: int, rank: int, ranks: int) -> Iterator[Tensor]:
         """Return batches of nodes from step ``first`` on: those of one random order after another."""
         num_nodes, batch_size = self.datamodule.graph.num_nodes, self.datamodule.batch_size
         passes, skipped = divmod(first, -(-num_nodes // batch_size))
         for number in itertools.count(passes):
             order = torch.Generator().manual_seed(mix(self.datamodule.seed, number))
-            yield from torch.randperm(num_nodes, generator=order).split(batch_size)[skipped:]
+            for nodes in torch.randperm(num_nodes, generator=order).split(batch_size)[skipped:]:
+                yield nodes[rank::ranks] if len(nodes) >= ranks else nodes
             skipped = 0
 
 

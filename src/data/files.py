@@ -13,13 +13,13 @@ from typing import Any
 
 from torch_geometric.data import Data, InMemoryDataset
 
-from src.data.datamodule import GraphDataModule
+from src.data.datamodule import InMemoryDataModule
 from src.data.raw import RawFiles
 
 log = logging.getLogger(__name__)
 
 
-class FileDataModule(GraphDataModule):
+class FileDataModule(InMemoryDataModule):
     """A dataset of raw files.
 
     Args:
@@ -28,7 +28,7 @@ class FileDataModule(GraphDataModule):
         sha256: File name to SHA-256, or to None where no sum is published.
         data_dir: Where downloads are kept.
         download: Whether files that are nowhere on this machine may be downloaded.
-        **shared: The arguments of ``GraphDataModule``.
+        **shared: The arguments of ``InMemoryDataModule``.
 
     The environment variable ``GGD_DATA_MIRROR`` names a read-only folder that is searched after ``data_dir``.
     """

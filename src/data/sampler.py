@@ -63,7 +63,7 @@ class NeighborSampler(BaseSampler):
         for number in num_neighbors:
             if number != -1:
                 check_range("dataset.num_neighbors", number, 1)
-        self.row_starts, self.columns = read_only(row_starts), read_only(columns)
+        self.row_starts, self.columns = row_starts, columns
         self.num_neighbors = list(num_neighbors)
         self.seed = seed
         self._marks: np.ndarray | None = None
@@ -103,16 +103,17 @@ class NeighborSampler(BaseSampler):
         if marks is None:
             marks = np.full(len(self.row_starts) - 1, -1, np.int32)
         marks[nodes] = np.arange(len(nodes))
+        row_starts, columns = read_only(self.row_starts), read_only(self.columns)
         hops, met, first = [], [nodes], 0
         for number in self.num_neighbors:
             frontier, count = met[-1], first + len(met[-1])
-            counts = self.row_starts[frontier + 1] - self.row_starts[frontier] - 1
+            counts = row_starts[frontier + 1] - row_starts[frontier] - 1
             if number != -1:
                 counts = np.minimum(counts, number)
             edge_starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
             edges = np.empty(edge_starts[-1], np.int64)
-            neighbors = np.empty(edge_starts[-1], self.columns.dtype)
-            arguments = self.row_starts, self.columns, frontier, key, edge_starts, edges, neighbors
+            neighbors = np.empty(edge_starts[-1], columns.dtype)
+            arguments = row_starts, columns, frontier, key, edge_starts, edges, neighbors
             if get_worker_info() is None:
                 sampling.draw(*arguments, threads())
             else:  # a worker is forked, and must not touch the threads of the process that it came from

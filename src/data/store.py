@@ -30,7 +30,7 @@ import numpy as np
 from filelock import FileLock
 from tqdm.auto import tqdm
 
-from src.ops.checks import check_choice, check_range
+from src.ops.checks import check_choice, check_disk, check_range
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ def build_store(source: Source, folder: Path, feature_dtype: str, facts: dict[st
         OSError: If the disk is too small; then nothing is written.
     """
     check_choice("dataset.feature_dtype", feature_dtype, FEATURE_DTYPES)
-    check_range("dataset.prepare_mb", memory_mb, 1)
+    check_range("dataset.memory_mb", memory_mb, 1)
     check_nodes(source)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
@@ -218,21 +218,6 @@ def store_bytes(num_nodes: int, num_edges: int, num_features: int, feature_dtype
     row = 8 + num_features * np.dtype(feature_dtype).itemsize + 2 + 8  # row start, features, class, place in the split
     kept = 8 * entries + row * num_nodes + 2**14  # the last: headers and store.json
     return kept, max(kept, 16 * num_edges)  # buckets hold both directions in 8 bytes each, and go as columns come
-
-
-def check_disk(folder: Path, needed: int) -> int:
-    """Return the bytes that are free where ``folder`` is or will be.
-
-    Raises:
-        OSError: If they are fewer than ``needed``.
-    """
-    free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
-    if free < needed:
-        raise OSError(
-            f"{folder} needs {needed / 1e9:,.3g} GB of disk, and {free / 1e9:,.3g} GB are free: make room, or set "
-            "data_dir to a larger disk"
-        )
-    return free
 
 
 def plan(source: Source, memory: int) -> tuple[int, int]:

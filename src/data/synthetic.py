@@ -9,10 +9,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from src.data.datamodule import GraphDataModule
+from src.data.datamodule import InMemoryDataModule
 
 
-class SyntheticDataModule(GraphDataModule):
+class SyntheticDataModule(InMemoryDataModule):
     """A degree-corrected block model, Karrer & Newman (2011), with class-dependent bags of words.
 
     Args:
@@ -24,7 +24,7 @@ class SyntheticDataModule(GraphDataModule):
             normal instead, whatever the class.
         topic_share: Share of a node's words drawn from its own class's part of the vocabulary, in [0, 1].
         graph_seed: Of the graph itself, apart from the seeds of the split and the run.
-        **shared: The arguments of ``GraphDataModule``.
+        **shared: The arguments of ``InMemoryDataModule``.
     """
 
     def __init__(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from math import gcd
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 
+from src.data.mapped import MappedDataModule
 from src.data.store import PARTS, Source
 from src.ops.checks import check_range
 
@@ -181,3 +186,52 @@ def next_coprime(number: int, other: int) -> int:
     while gcd(number, other) != 1:
         number += 1
     return number
+
+
+class TwinDataModule(MappedDataModule):
+    """A synthetic twin of a large graph, kept in ``<data_dir>/<name>`` under a name of its settings.
+
+    Args:
+        settings: The arguments of ``twin_source``.
+        **shared: The arguments of ``MappedDataModule``.
+    """
+
+    def __init__(
+        self,
+        num_nodes: int,
+        num_edges: int,
+        num_features: int,
+        num_classes: int,
+        homophily: float,
+        degree_exponent: float,
+        signal: float,
+        split_sizes: Mapping[str, int],
+        scale: float,
+        graph_seed: int,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        self.settings: dict[str, Any] = {
+            "num_nodes": num_nodes,
+            "num_edges": num_edges,
+            "num_features": num_features,
+            "num_classes": num_classes,
+            "homophily": homophily,
+            "degree_exponent": degree_exponent,
+            "signal": signal,
+            "split_sizes": dict(split_sizes),
+            "scale": scale,
+            "graph_seed": graph_seed,
+        }
+
+    def source(self) -> Source:
+        return twin_source(**self.settings)
+
+    @property
+    def folder(self) -> Path:
+        digest = hashlib.sha256(json.dumps([self.settings, self.feature_dtype], sort_keys=True).encode()).hexdigest()
+        return self.data_dir / self.dataset / f"store-{digest[:16]}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.dataset} at scale {self.settings['scale']:g}"

@@ -50,7 +50,16 @@ class TwoViews(Method):
         self._diffused: tuple[SparseMatrix, SparseMatrix | Diffusion] | None = None
 
     def diffused(self, graph: Graph) -> SparseMatrix | Diffusion:
-        """Return the operator of the second view, made once for each graph."""
+        """Return the operator of the second view, made once for each graph.
+
+        Raises:
+            ValueError: If the graph is a sample of neighbours.
+        """
+        if not graph.adjacency.symmetric:
+            raise ValueError(
+                f"{type(self).__name__} diffuses over the whole graph, and this is a sample: set dataset.loader=full "
+                "or rows, or choose model=ggd, dgi or dgi_bce"
+            )
         if self._diffused is None or self._diffused[0] is not graph.adjacency:
             settings = {name: self.hparams[name] for name in ("diffusion", "strength", "tolerance", "top_k")}
             self._diffused = graph.adjacency, diffuse(graph.adjacency, **settings, cache_dir=self.cache_dir)

@@ -35,9 +35,17 @@ def drop_edges(adjacency: SparseMatrix, drop: float) -> SparseMatrix:
 
     Returns:
         The normalised adjacency of the thinned graph. It keeps the pattern, with zeros for the edges left out.
+
+    Raises:
+        ValueError: If edges are to be left out of an adjacency that is not symmetric.
     """
     if drop == 0:
         return adjacency
+    if not adjacency.symmetric:
+        raise ValueError(
+            f"edge_drop is {drop}; edges are left out in both directions, which samples of neighbours do not have: set "
+            "model.edge_drop=0, or dataset.loader=full or rows"
+        )
     kept = torch.rand(adjacency.values.shape, device=adjacency.values.device) >= drop
     below = adjacency.rows > adjacency.columns
     kept = torch.where(below, kept[adjacency.mirror], kept) | (adjacency.rows == adjacency.columns)

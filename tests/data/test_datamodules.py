@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from src.command import PROJECT_ROOT
-from src.data import GraphDataModule
+from src.data import GraphDataModule, InMemoryDataModule
 from src.graph import Batch
 from src.ops.sparse import SparseMatrix
 
@@ -116,7 +116,7 @@ def test_processes_share_the_nodes_of_a_step(make_datamodule: Make) -> None:
     assert sizes == [[67, 66]] * 3 + [[1, 1]]
 
 
-class Given(GraphDataModule):
+class Given(InMemoryDataModule):
     """A dataset of a test's own."""
 
     def __init__(self, data: Data, **changes: object) -> None:
@@ -128,7 +128,8 @@ class Given(GraphDataModule):
             "feature_scaling": "row",
             "feature_storage": "auto",
         }
-        shared |= {"largest_component": False, "loader": "full", "batch_size": 4, "seed": 0}
+        shared |= {"largest_component": False, "loader": "full", "batch_size": 4, "num_neighbors": 12, "num_hops": 1}
+        shared |= {"sampler": "auto", "num_workers": 0, "seed": 0}
         super().__init__(**(shared | changes))  # type: ignore[arg-type]
         self.data = data
 
@@ -165,7 +166,8 @@ def test_not_a_number(data: Data) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "message"), [("loader", "rowz", "it can be 'full', 'rows'"), ("batch_size", 0, "at least 1")]
+    ("setting", "value", "message"),
+    [("loader", "rowz", "it can be 'full', 'rows', 'neighbor'"), ("batch_size", 0, "at least 1")],
 )
 def test_settings_out_of_range(data: Data, setting: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):

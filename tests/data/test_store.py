@@ -21,13 +21,13 @@ from src.data import store
 from src.data.store import (
     Source,
     build_store,
-    check_disk,
     growing_array,
     open_store,
     plan,
     store_bytes,
     write_adjacency,
 )
+from src.ops.checks import check_disk
 from src.ops.propagation import normalised_adjacency
 
 
@@ -213,7 +213,7 @@ def test_what_is_no_graph_is_refused(source: Source, folder: Path, changes: dict
 def test_settings_out_of_range(source: Source, folder: Path) -> None:
     with pytest.raises(ValueError, match="'float64'; it can be 'float32', 'float16'"):
         build(source, folder, "float64")
-    with pytest.raises(ValueError, match=r"dataset\.prepare_mb is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match=r"dataset\.memory_mb is 0; it must be at least 1"):
         build_store(source, folder, "float32", {}, memory_mb=0)
 
 

@@ -96,4 +96,3 @@ def test_forward_equals_a_plain_pass(graph: Graph) -> None:
     torch.testing.assert_close(
         encoder(graph.features, graph.adjacency), plain_pass(encoder, dense_features(graph), graph.adjacency.to_dense())
     )
-
