@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from sklearn.metrics import accuracy_score
 from torch import Tensor
 
 from src.ops.sparse import SparseMatrix
@@ -73,12 +76,14 @@ class Labels:
     Attributes:
         classes: Class of each node, int64, shape (N,).
         train, validation, test: Disjoint sets of nodes, int64, sorted.
+        score: Of predicted and true classes of the test nodes, each of shape (n,); the accuracy, in [0, 1].
     """
 
     classes: Tensor
     train: Tensor
     validation: Tensor
     test: Tensor
+    score: Callable[[np.ndarray, np.ndarray], float] = accuracy_score
 
     @property
     def num_classes(self) -> int:

@@ -79,7 +79,7 @@ def make_datamodule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
             config["scale"] = 6000 / config["num_nodes"]
         if "download" in config:
             config["download"] = False
-            folder = config["folder"]
+            folder = config.get("folder", config["name"].replace("-", "_"))
             if folder != "CiteSeer" and not (MIRROR / folder).is_dir():
                 pytest.skip(f"{folder} is not embedded: set GGD_DATA_MIRROR to a folder with {folder}/raw")
         seeds = {key: 0 for key in ("split_seed", "seed") if key in config}

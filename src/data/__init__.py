@@ -4,6 +4,7 @@ from src.data.amazon import AmazonDataModule
 from src.data.coauthor import CoauthorDataModule
 from src.data.datamodule import GraphDataModule, InMemoryDataModule
 from src.data.mapped import MappedDataModule
+from src.data.ogb import OGBDataModule
 from src.data.planetoid import PlanetoidDataModule
 from src.data.synthetic import SyntheticDataModule
 from src.data.twins import TwinDataModule
@@ -14,6 +15,7 @@ __all__ = [
     "GraphDataModule",
     "InMemoryDataModule",
     "MappedDataModule",
+    "OGBDataModule",
     "PlanetoidDataModule",
     "SyntheticDataModule",
     "TwinDataModule",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
-import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +12,7 @@ from typing import Any
 from torch_geometric.data import Data, InMemoryDataset
 
 from src.data.datamodule import InMemoryDataModule
-from src.data.raw import RawFiles
-
-log = logging.getLogger(__name__)
+from src.data.raw import RawFiles, mirror_folder
 
 
 class FileDataModule(InMemoryDataModule):
@@ -37,10 +33,7 @@ class FileDataModule(InMemoryDataModule):
         self, folder: str, url: str, sha256: Mapping[str, str | None], data_dir: str, download: bool, **shared: Any
     ) -> None:
         super().__init__(**shared)
-        mirror = os.environ.get("GGD_DATA_MIRROR")
-        if mirror and not Path(mirror).is_dir():
-            log.warning("GGD_DATA_MIRROR=%s is not a folder, and is not used", mirror)
-        self.files = RawFiles(folder, dict(sha256), url, Path(data_dir), Path(mirror) if mirror else None, download)
+        self.files = RawFiles(folder, dict(sha256), url, Path(data_dir), mirror_folder(), download)
 
     @abstractmethod
     def read(self, root: str, name: str) -> InMemoryDataset:

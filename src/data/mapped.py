@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from src.data.datamodule import GraphDataModule
-from src.data.store import FEATURE_DTYPES, Source, build_store, open_store
+from src.data.store import FEATURE_DTYPES, PARTS, Source, build_store, open_store
 from src.graph import Graph, Labels
 from src.ops.blocks import MappedMatrix
 from src.ops.checks import check_choice, check_range
@@ -44,6 +44,14 @@ class MappedDataModule(GraphDataModule):
         self.feature_dtype = feature_dtype
         self.memory_mb = memory_mb
 
+    def check_resources(self) -> None:
+        """Log what making the graph takes, before it begins.
+
+        Raises:
+            OSError: If disk or memory will not do.
+            FileNotFoundError: If files are missing, and can't or may not be downloaded.
+        """
+
     @abstractmethod
     def source(self) -> Source:
         """Return what the graph is made from. Called once, when it is not on disk yet."""
@@ -55,6 +63,7 @@ class MappedDataModule(GraphDataModule):
 
     def prepare(self) -> None:
         if not self.folder.exists():
+            self.check_resources()
             build_store(self.source(), self.folder, self.feature_dtype, {"name": self.title}, self.memory_mb)
         store = open_store(self.folder)
         num_nodes = len(store.features)
@@ -69,8 +78,8 @@ class MappedDataModule(GraphDataModule):
                 self.memory_mb,
             ),
         )
-        arrays = (store.classes, store.train, store.validation, store.test)
-        self.labels = Labels(*(tensor(np.asarray(array, np.int64)) for array in arrays))
+        split = {part: tensor(getattr(store, part)) for part in PARTS}
+        self.labels = Labels(tensor(store.classes.astype(np.int64)), **split)
 
     def describe_split(self) -> dict[str, Any]:
         return {"name": "official", "seed": None} | self.labels.describe()

@@ -144,6 +144,14 @@ def _socket_timeout(seconds: float) -> Iterator[None]:
         socket.setdefaulttimeout(previous)
 
 
+def mirror_folder() -> Path | None:
+    """Return the folder that the environment variable GGD_DATA_MIRROR names, if there is one."""
+    mirror = os.environ.get("GGD_DATA_MIRROR")
+    if mirror and not Path(mirror).is_dir():
+        log.warning("GGD_DATA_MIRROR=%s is not a folder, and is not used", mirror)
+    return Path(mirror) if mirror else None
+
+
 def _free_name(path: Path) -> Path:
     number = 1
     while (candidate := path.with_name(f"{path.name}.damaged-{number}")).exists():

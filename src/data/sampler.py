@@ -24,19 +24,19 @@ SAMPLERS = ("auto", "builtin", "pyg")
 def make_sampler(
     kind: str, row_starts: np.ndarray, columns: np.ndarray, num_neighbors: Sequence[int], seed: int
 ) -> NeighborSampler:
-    """Return a sampler: ``builtin``, ``pyg``, or ``auto``, which is ``pyg`` where PyG can sample, and else ``builtin``.
+    """Return a sampler: ``builtin``, ``pyg``, or ``auto``, which is ``pyg`` with pyg-lib, and else ``builtin``.
 
     Raises:
         ValueError: If there is no such kind, or PyG lacks the package that samples for it.
     """
     check_choice("dataset.sampler", kind, SAMPLERS)
-    available = torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE
-    if kind == "pyg" and not available:
+    pyg_lib, torch_sparse = torch_geometric.typing.WITH_PYG_LIB, torch_geometric.typing.WITH_TORCH_SPARSE
+    if kind == "pyg" and not (pyg_lib or torch_sparse):
         raise ValueError(
             "dataset.sampler is 'pyg', but PyG samples by pyg-lib or torch-sparse, and neither is installed; "
             "install one of them, or choose 'builtin'"
         )
-    sampler = NeighborSampler if kind == "builtin" or not available else PygNeighborSampler
+    sampler = PygNeighborSampler if kind == "pyg" or (kind == "auto" and pyg_lib) else NeighborSampler
     return sampler(row_starts, columns, num_neighbors, seed)
 
 

@@ -130,7 +130,7 @@ class LinearProbe:
         assert best is not None
         return ProbeResult(
             val_accuracy=best.val_accuracy,
-            test_accuracy=float((best.test_predictions == labels.classes[labels.test].numpy()).mean()),
+            test_accuracy=float(labels.score(best.test_predictions, labels.classes[labels.test].numpy())),
             C=best.C,
             l2_normalize=best.l2_normalize,
             converged=best.converged,

@@ -54,9 +54,10 @@ def test_half_precision_is_for_samples_only(make_datamodule: Make) -> None:
 @pytest.mark.command
 def test_two_processes_train_on_samples_of_one_map(run: Run, tmp_path: Path) -> None:
     outcome = run(
-        "dataset=synthetic/papers100m", "dataset.scale=0.0002", "dataset.batch_size=1000", "dataset.feature_dtype=float16",
-        "dataset.memory_mb=1", "model.num_layers=2", "model.hidden_dim=16", "trainer=ddp", "trainer.accelerator=cpu",
-        "trainer.max_steps=4", "trainer.log_every_n_steps=1", f"data_dir={tmp_path}/data",
+        "dataset=synthetic/papers100m", "dataset.scale=0.0002", "dataset.batch_size=1000",
+        "dataset.feature_dtype=float16", "dataset.memory_mb=1", "model.num_layers=2", "model.hidden_dim=16",
+        "trainer=ddp", "trainer.accelerator=cpu", "trainer.max_steps=4", "trainer.log_every_n_steps=1",
+        f"data_dir={tmp_path}/data",
     )  # fmt: skip
     assert outcome.returncode == 0, outcome.stderr
     assert len(list(csv.DictReader((tmp_path / "run" / "csv" / "metrics.csv").open()))) == 4, "one process logs"
