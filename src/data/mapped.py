@@ -78,8 +78,8 @@ class MappedDataModule(GraphDataModule):
                 self.memory_mb,
             ),
         )
-        split = {part: tensor(getattr(store, part)) for part in PARTS}
-        self.labels = Labels(tensor(store.classes.astype(np.int64)), **split)
+        train, validation, test = (tensor(getattr(store, part)) for part in PARTS)
+        self.labels = Labels(tensor(store.classes.astype(np.int64)), train, validation, test)
 
     def describe_split(self) -> dict[str, Any]:
         return {"name": "official", "seed": None} | self.labels.describe()
