@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -175,30 +176,42 @@ class GCN(Encoder):
     ) -> tuple[Embeddings, Embeddings]:
         """Return what two plain passes give, in exact arithmetic at half the cost.
 
-        Three equalities for the first layer, with features X, column mask M and row permutation P: (X M) W = X (M W),
-        so X is never copied; (P X) W = P (X W), so both groups share one dense product; and rows of A (P X) W need
-        only those rows of A, so that one layer can be trained on batches of nodes, and several on what these nodes see.
+        Equalities for the first layer, with features X, column mask M and row permutation P: (X M) W = X (M W), so X is
+        never copied; (P X) W = P (X W), so both groups share one dense product; rows of A (P X) W need only those rows
+        of A, so that batches of nodes need no more than what they see. And A (X W) = (A X) W, where the right side
+        needs no product with A' for the gradient, as X has none: so it is the cheaper one for few rows or columns.
         """
         first, *others = self._stack
         hops = first.hops + len(others)
-        if targets is not None and hops == 1:
-            rows = propagate_rows(adjacency, features, targets, permutation, kept_columns)
-            positive, negative = first.groups(rows, first.weight, 2)
-            return positive, negative
-        if isinstance(features, SparseMatrix):
-            transformed = features.multiply(first.weight, kept_columns)
+        factors: Sequence[SparseMatrix | Diffusion]
+        x: Embeddings
+        y: Embeddings
+        if targets is not None:
+            nodes, factors = receptive_field(adjacency, targets, hops - 1)
+            rows = propagate_rows(adjacency, features, nodes, permutation, kept_columns)
+            if hops == 1:
+                x, y = first.groups(rows, first.weight, 2)
+                return x, y
+            x, y = (rows @ first.weight).chunk(2)
         else:
-            transformed = features @ (first.weight if kept_columns is None else first.weight * kept_columns[:, None])
-        if hops == 1 and isinstance(adjacency, SparseMatrix) and transformed.device.type == "cpu":
-            positive, negative = first.groups(stack_permuted(adjacency, permutation), transformed, 2)
-            return positive, negative
-        factors = [adjacency] * hops if targets is None else receptive_field(adjacency, targets, hops)
-        x, y = transformed, permute_rows(transformed, permutation)
-        for factor in factors[: first.hops]:
+            factors = [adjacency] * (hops - 1)
+            weight = first.weight if kept_columns is None else first.weight * kept_columns[:, None]
+            if hops > 1 and isinstance(features, Tensor) and features.shape[1] <= weight.shape[1]:
+                x, y = ((adjacency @ z) @ weight for z in (features, features[permutation]))
+            else:
+                if isinstance(features, SparseMatrix):
+                    transformed = features.multiply(first.weight, kept_columns)
+                else:
+                    transformed = features @ weight
+                if hops == 1 and isinstance(adjacency, SparseMatrix) and transformed.device.type == "cpu":
+                    x, y = first.groups(stack_permuted(adjacency, permutation), transformed, 2)
+                    return x, y
+                x, y = adjacency @ transformed, adjacency @ permute_rows(transformed, permutation)
+        for factor in factors[: first.hops - 1]:
             x, y = factor @ x, factor @ y
         if not others:
             return first.activate(x), first.activate(y)
-        for (layer, following), factor in zip(itertools.pairwise(self._stack), factors[first.hops :], strict=True):
+        for (layer, following), factor in zip(itertools.pairwise(self._stack), factors[first.hops - 1 :], strict=True):
             x, y = (following.transform(layer, group) for group in (x, y))
             if following is not others[-1]:
                 x, y = factor @ x, factor @ y

@@ -68,26 +68,30 @@ def select_rows(adjacency: SparseMatrix | Diffusion, targets: Tensor) -> SparseM
     return adjacency.select_rows(targets)
 
 
-def receptive_field(adjacency: SparseMatrix | Diffusion, targets: Tensor, hops: int) -> list[SparseMatrix]:
-    """Return factors of the rows ``targets`` of A^hops: of the i-th product, the rows of A that the next ones read.
+def receptive_field(
+    adjacency: SparseMatrix | Diffusion, targets: Tensor, hops: int
+) -> tuple[Tensor, list[SparseMatrix]]:
+    """Return the nodes that some nodes see, and the rows of A^hops for these as factors.
+
+    The rows ``targets`` of A^hops X are factors[-1] @ ... @ factors[0] @ X[nodes].
 
     Args:
         adjacency: A, shape (N, N).
         targets: int64, shape (B,).
-        hops: Number of products, 1 or more.
+        hops: Number of factors; 0 returns ``targets``.
 
     Returns:
-        Matrices of shapes (n_1, N), (n_2, n_1), ..., (B, n_hops-1), in the order in which they are applied.
+        Nodes, int64, shape (n,), and matrices of shapes (n_1, n), (n_2, n_1), ..., (B, n_hops-1).
 
     Raises:
         ValueError: If A is a matrix-free diffusion.
     """
     factors: list[SparseMatrix] = []
-    for _ in range(hops - 1):
+    for _ in range(hops):
         rows = select_rows(adjacency, targets)
         targets, places = rows.columns.unique(return_inverse=True)
         factors.append(SparseMatrix(rows.row_starts, places, rows.values, (rows.shape[0], len(targets))))
-    return [select_rows(adjacency, targets), *reversed(factors)]
+    return targets, factors[::-1]
 
 
 def propagate_rows(

@@ -52,7 +52,7 @@ def steps(draw: st.DrawFn) -> tuple[GGD, Graph, Tensor | None]:
     model = GGD(
         num_features=10,
         encoder=draw(st.sampled_from(["gcn", "gcn", "sgc"])),
-        hidden_dim=7,
+        hidden_dim=draw(st.sampled_from([7, 12])),  # fewer and more than features
         num_layers=num_layers,
         activation=draw(st.sampled_from(list(ACTIVATIONS))),
         projector_layers=draw(st.integers(0, 2)),
