@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,15 @@ def main(cfg: DictConfig) -> float:
 
     hydra_cfg = HydraConfig.get()
     choices, run_dir = hydra_cfg.runtime.choices, Path(hydra_cfg.runtime.output_dir)
+    rank, processes = launched()
+    if processes > 1 and not any(text.startswith("hydra.run.dir=") for text in hydra_cfg.overrides.hydra):
+        raise ValueError(
+            f"this is one of {processes} processes, which need one folder: give hydra.run.dir=<a folder that all see>"
+        )
+    if rank > 0:  # trains with the first process, which does all else
+        logging.getLogger().setLevel(logging.WARNING)
+        run(cfg, run_dir, {"dataset": choices["dataset"], "model": choices["model"]})
+        return float("nan")
     if (run_dir / "result.json").exists():
         done = finished_before(cfg, run_dir)
         if done is not None:
@@ -55,6 +65,12 @@ def main(cfg: DictConfig) -> float:
         raise
     print_result(result, run_dir)
     return result["val_accuracy"]
+
+
+def launched() -> tuple[int, int]:
+    """Return rank and number of the processes that torchrun or Slurm started with this command."""
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+    return int(rank), int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
 
 
 def finished_before(cfg: DictConfig, run_dir: Path) -> float | None:
@@ -163,6 +179,7 @@ def train_and_judge(
     from src.evaluation.references import reference_results
     from src.loggers import report
     from src.measure import peak_gpu_mb, peak_rss_mb, reset_peak, stopwatch
+    from src.ops.blocks import MappedMatrix
     from src.result import describe_device
 
     reset_peak()
@@ -187,12 +204,16 @@ def train_and_judge(
     result["split"] = datamodule.describe_split()
     result["hyperparameters"] = dict(model.hparams) | datamodule.describe_options() | describe_trainer(cfg.trainer)
     result["device"] = describe_device(device)
+    if isinstance(datamodule.graph.adjacency, MappedMatrix):  # a layer and the next, before hours of training
+        datamodule.graph.adjacency.check_room(cfg.model.hidden_dim, 2)
     graph = datamodule.graph = datamodule.graph.to(home)
     with torch.no_grad():
         result["statistics"] = {"untrained": model.to(home).statistics(graph)}
     timing["prepare_seconds"] = time.perf_counter() - started
 
     fit(trainer, model, datamodule, cfg.ckpt_path)
+    if trainer.global_rank > 0:
+        return
     timing |= StepTimer.measured(trainer)
 
     with stopwatch(timing, "embed_seconds"), torch.no_grad():
@@ -250,10 +271,17 @@ def make_trainer(cfg: DictConfig, callbacks: list[pl.Callback], loggers: list[Lo
         enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
         _convert_="all",
     )
-    if trainer.world_size > 1 and not settings.strategy.startswith("ddp_spawn"):
+    _, processes = launched()
+    if trainer.world_size > 1 and processes == 1 and not settings.strategy.startswith("ddp_spawn"):
         raise ValueError(
             f"trainer.devices={settings.devices} with trainer.strategy={settings.strategy} would start this command "
             "again for each device, and with -m all jobs: choose trainer=ddp, or trainer.devices=1"
+        )
+    if processes > 1 and (trainer.world_size != processes or settings.strategy.startswith("ddp_spawn")):
+        raise ValueError(
+            f"{processes} processes were started, and trainer.devices={settings.devices} on trainer.num_nodes="
+            f"{trainer.num_nodes} with trainer.strategy={settings.strategy} are {trainer.world_size}: set "
+            "trainer=ddp trainer.strategy=ddp, and as many devices and nodes as there are processes"
         )
     if trainer.max_steps < 0:
         raise ValueError("training would never end: set trainer.max_steps")

@@ -241,6 +241,26 @@ def test_two_processes_compute_the_gradients_of_one(run: Run, tmp_path: Path) ->
         torch.testing.assert_close(parameters[0], parameters[1], atol=1e-5, rtol=1e-4)
 
 
+def test_torchrun_starts_the_processes(run: Run, tmp_path: Path) -> None:
+    """They compute what one process does, and the first alone writes."""
+    arguments = (
+        *TINY, "dataset.loader=rows", "dataset.batch_size=100", "trainer.max_steps=4", "evaluation.references=false",
+        "trainer.accelerator=cpu",
+    )  # fmt: skip
+    launched = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "src.train",
+            *arguments, "trainer=ddp", "trainer.strategy=ddp", f"hydra.run.dir={tmp_path}/two",
+        ],
+        cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert launched.returncode == 0, launched.stderr
+    assert launched.stdout.count("files: ") == 1
+    assert run(*arguments, f"hydra.run.dir={tmp_path}/one").returncode == 0
+    one, two = (np.load(tmp_path / name / "embeddings.npy") for name in ("one", "two"))
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

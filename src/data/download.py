@@ -8,7 +8,7 @@ from pathlib import Path
 import requests
 
 from src.data.raw import TIMEOUT_SECONDS
-from src.data.store import watched
+from src.ops.progress import watched
 
 log = logging.getLogger(__name__)
 

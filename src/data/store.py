@@ -18,9 +18,8 @@ import json
 import logging
 import os
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +27,9 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock
-from tqdm.auto import tqdm
 
 from src.ops.checks import check_choice, check_disk, check_range
+from src.ops.progress import watched
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +41,6 @@ ARRAYS = ("row_starts", "columns", "values", "features", "classes", *PARTS)
 
 BLOCK = 2**21
 """Most edges dealt at a time: enough for buckets to be written in long runs."""
-
-SECONDS_PER_LINE = 10
-"""How often a line tells of progress where there is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -359,16 +355,3 @@ def growing_array(path: Path, dtype: Any, row_shape: tuple[int, ...] = ()) -> It
         yield append
         file.seek(0)
         write_header()
-
-
-def watched(pieces: Iterable[Any], total: int, what: str, size: Callable[[Any], int]) -> Iterator[Any]:
-    """Yield the pieces, with a bar on a terminal, and a line now and then elsewhere."""
-    done, last_line = 0, time.monotonic()
-    with tqdm(total=total, desc=what, unit_scale=True, disable=not sys.stderr.isatty()) as bar:
-        for piece in pieces:
-            yield piece
-            done += size(piece)
-            bar.update(size(piece))
-            if bar.disable and time.monotonic() > last_line + SECONDS_PER_LINE:
-                last_line = time.monotonic()
-                log.info("%s: %.0f %%", what, 100 * done / max(1, total))

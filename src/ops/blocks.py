@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from src.ops.checks import check_disk
+from src.ops.progress import watched
 from src.ops.sparse import SparseMatrix
 
 PIECE_BYTES = 2**26
@@ -57,7 +58,8 @@ class MappedMatrix(SparseMatrix):
         """
         num_nodes, size = self.shape[0], self.values.element_size()
         out = self.empty(width)
-        for columns in slices(width, max(1, int(self.memory_mb * 1e6 / (2 * num_nodes * size)))):
+        blocks = list(slices(width, max(1, int(self.memory_mb * 1e6 / (2 * num_nodes * size)))))
+        for columns in watched(blocks, width, "multiplying in blocks", lambda block: block.stop - block.start):
             x = start(columns)
             for _ in range(hops):
                 x = self @ x
@@ -66,6 +68,12 @@ class MappedMatrix(SparseMatrix):
             del x
         return out
 
+    def check_room(self, width: int, number: int) -> None:
+        """Raise OSError if there is no room on the disk for so many results of a width that do not fit into memory."""
+        needed = self.shape[0] * width * self.values.element_size()
+        if needed > self.memory_mb * 1e6:
+            check_disk(self.folder, number * needed)
+
     def empty(self, width: int) -> Tensor:
         """Return room for one row of ``width`` for each row of S, in memory if it fits, else in a file without a name.
 
@@ -73,10 +81,9 @@ class MappedMatrix(SparseMatrix):
             OSError: If there is no room for it on the disk.
         """
         shape, dtype = (self.shape[0], width), torch.empty(0, dtype=self.values.dtype).numpy().dtype
-        needed = shape[0] * width * dtype.itemsize
-        if needed <= self.memory_mb * 1e6:
+        if shape[0] * width * dtype.itemsize <= self.memory_mb * 1e6:
             return torch.empty(shape, dtype=self.values.dtype)
-        check_disk(self.folder, needed)
+        self.check_room(width, 1)
         with tempfile.TemporaryFile(dir=self.folder) as file:
             return torch.from_numpy(np.memmap(file, dtype, "w+", shape=shape))
 

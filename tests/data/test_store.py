@@ -27,6 +27,7 @@ from src.data.store import (
     store_bytes,
     write_adjacency,
 )
+from src.ops import progress
 from src.ops.checks import check_disk
 from src.ops.propagation import normalised_adjacency
 
@@ -300,7 +301,7 @@ def test_memory_is_bounded(folder: Path) -> None:
 def test_a_line_says_how_far_it_is(
     source: Source, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "SECONDS_PER_LINE", 0)
+    monkeypatch.setattr(progress, "SECONDS_PER_LINE", 0)
     with caplog.at_level("INFO"):
         build(source, folder)
     assert "reading edges: 67 %" in caplog.text  # four of six

@@ -68,6 +68,9 @@ def test_large_results_lie_in_files_that_vanish(small_graph: Graph, tmp_path: Pa
 def test_a_result_that_the_disk_can_not_hold(small_graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"needs 2\.4e\+08 GB of disk, and .* GB are free"):
         mapped(small_graph, tmp_path, 1).empty(10**15)
+    with pytest.raises(OSError, match=r"needs 4\.8e\+08 GB of disk, and .* GB are free"):
+        mapped(small_graph, tmp_path, 1).check_room(10**15, 2)
+    mapped(small_graph, tmp_path, 1e18).check_room(10**15, 2)  # it is all in memory
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
