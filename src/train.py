@@ -70,7 +70,7 @@ def main(cfg: DictConfig) -> float:
 def launched() -> tuple[int, int]:
     """Return rank and number of the processes that torchrun or Slurm started with this command."""
     rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
-    return int(rank), int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
+    return int(rank), int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS", "1")))
 
 
 def finished_before(cfg: DictConfig, run_dir: Path) -> float | None:
