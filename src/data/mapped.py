@@ -31,6 +31,8 @@ class MappedDataModule(GraphDataModule):
         **shared: The arguments of ``GraphDataModule``.
     """
 
+    options = ("loader", "batch_size", "feature_dtype")
+
     def __init__(self, data_dir: str, feature_dtype: str, memory_mb: int, **shared: Any) -> None:
         super().__init__(**shared)
         check_choice("dataset.feature_dtype", feature_dtype, FEATURE_DTYPES)

@@ -224,6 +224,9 @@ class TwinDataModule(MappedDataModule):
             "graph_seed": graph_seed,
         }
 
+    def describe_options(self) -> dict[str, Any]:
+        return super().describe_options() | {"scale": self.settings["scale"]}
+
     def source(self) -> Source:
         return twin_source(**self.settings)
 
