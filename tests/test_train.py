@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from src.command import PROJECT_ROOT
 from src.models import GGD
-from src.train import wants_references
+from src.train import make_trainer, wants_references
 from tests.conftest import MIRROR, Run
 
 pytestmark = pytest.mark.command
@@ -239,6 +239,16 @@ def test_two_processes_compute_the_gradients_of_one(run: Run, tmp_path: Path) ->
             torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for folder in (one, two)
         ]
         torch.testing.assert_close(parameters[0], parameters[1], atol=1e-5, rtol=1e-4)
+
+
+def test_started_processes_must_be_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    trainer = {"_target_": "pytorch_lightning.Trainer", "accelerator": "cpu", "devices": 1, "strategy": "auto"}
+    settings = {"precision": "32-true", "max_steps": 1, "enable_progress_bar": False, "enable_model_summary": False}
+    cfg = OmegaConf.create({"trainer": trainer | settings, "callbacks": None, "keep_artifacts": False})
+    with pytest.raises(ValueError, match=r"2 processes were started, and trainer\.devices=1 on trainer\.num_nodes=1"):
+        make_trainer(cfg, [], [])
 
 
 def test_torchrun_starts_the_processes(run: Run, tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ class SparseMatrix:
     @cached_property
     def csr(self) -> Tensor:
         """S as PyTorch's own."""
-        return torch.sparse_csr_tensor(self.row_starts, self.columns, self.values, self.shape)
+        columns = self.columns.to(self.row_starts.dtype)  # it takes indices of one width only
+        return torch.sparse_csr_tensor(self.row_starts, columns, self.values, self.shape)
 
     @property
     def device(self) -> torch.device:

@@ -96,6 +96,19 @@ def test_mirror_finds_the_entry_across_the_diagonal() -> None:
     torch.testing.assert_close(matrix.columns[matrix.mirror], matrix.rows)
 
 
+def test_indices_of_two_widths() -> None:
+    """As in a graph on disk: row starts of 64 bits, columns of 32."""
+    dense = torch.rand(9, 7) * (torch.rand(9, 7) < 0.4)
+    parts = SparseMatrix.from_dense(dense)
+    matrix = SparseMatrix(parts.row_starts, parts.columns.int(), parts.values, (9, 7))
+    z = torch.rand(7, 2, requires_grad=True)
+    torch.testing.assert_close(matrix @ z, dense @ z)
+    (gradient,) = torch.autograd.grad((matrix @ z).sum(), z)
+    torch.testing.assert_close(gradient, dense.T @ torch.ones(9, 2))
+    torch.testing.assert_close(matrix.csr.to_dense(), dense)
+    torch.testing.assert_close(matrix.select_rows(torch.tensor([3, 0])).to_dense(), dense[[3, 0]])
+
+
 def test_product_stays_in_float32_under_autocast() -> None:
     matrix = SparseMatrix.from_dense(torch.eye(4))
     with torch.autocast("cpu", dtype=torch.bfloat16):
