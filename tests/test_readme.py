@@ -20,7 +20,14 @@ QUICK = {
     "src.reproduce": ["--cfg", "job"],  # hundreds of runs; test_reproduce.py runs a table
     "src.benchmark": ["--cfg", "job"],  # many minutes; test_benchmark.py runs a small one
 }
-NOT_EMBEDDED = {"cora": "Cora", "pubmed": "PubMed", "photo": "Photo", "computers": "Computers"}
+NOT_EMBEDDED = {
+    "cora": "Cora",
+    "pubmed": "PubMed",
+    "photo": "Photo",
+    "computers": "Computers",
+    "ogbn-arxiv": "ogbn_arxiv",
+    "ogbn-products": "ogbn_products",
+}
 
 
 @pytest.mark.command

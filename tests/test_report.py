@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -20,7 +21,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from src import charts
 from src.command import PROJECT_ROOT
 from src.report import COLUMNS, node_classes, project_latest, read_curves, read_runs, render
-from tests.conftest import Run
+from tests.conftest import Run, dataset_config
 
 Driver = webdriver.Chrome
 
@@ -98,8 +99,8 @@ def test_curves_are_thinned_and_only_the_latest_are_drawn(tmp_path: Path, caplog
 
 
 def test_classes_come_from_the_dataset_or_are_unknown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    dataset = (PROJECT_ROOT / "conf" / "dataset" / "synthetic" / "tiny.yaml").read_text().replace("${seed}", "0")
-    (tmp_path / "config.yaml").write_text("dataset:\n" + "".join(f"  {line}\n" for line in dataset.splitlines()))
+    dataset = dataset_config("synthetic/tiny") | {"split_seed": 0, "seed": 0, "num_hops": 1}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"dataset": dataset}))
     classes = node_classes(tmp_path, 400)
     assert classes is not None
     assert np.bincount(classes).tolist() == [100] * 4

@@ -223,13 +223,13 @@ def test_a_killed_run_goes_on_to_the_same_bits(run: Run, tmp_path: Path, serving
 
 
 def test_two_processes_compute_the_gradients_of_one(run: Run, tmp_path: Path) -> None:
-    """In a sweep, on the whole graph and on batches, of which each process takes half."""
-    arguments = (
-        "-m", *TINY, "dataset.loader=full,rows", "dataset.batch_size=100", "trainer.max_steps=6",
+    """In a sweep, on the whole graph and on batches, of which each process takes half; and started by torchrun."""
+    shared = (
+        *TINY, "dataset.batch_size=100", "trainer.max_steps=6",
         "trainer.accelerator=cpu", "trainer.log_every_n_steps=1", "evaluation.references=false",
     )  # fmt: skip
     for name, processes in (("one", ()), ("two", ("trainer=ddp", "trainer.devices=2"))):
-        outcome = run(*arguments, *processes, f"hydra.sweep.dir={tmp_path}/{name}")
+        outcome = run("-m", "dataset.loader=full,rows", *shared, *processes, f"hydra.sweep.dir={tmp_path}/{name}")
         assert outcome.returncode == 0, outcome.stderr
     for job in ("0", "1"):
         one, two = (tmp_path / name / "synthetic" / "tiny" / "ggd" / job for name in ("one", "two"))
@@ -240,6 +240,19 @@ def test_two_processes_compute_the_gradients_of_one(run: Run, tmp_path: Path) ->
         ]
         torch.testing.assert_close(parameters[0], parameters[1], atol=1e-5, rtol=1e-4)
 
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "src.train"]
+    started = subprocess.run(
+        [
+            *torchrun, *shared, "dataset.loader=rows", "trainer=ddp", "trainer.strategy=ddp",
+            f"hydra.run.dir={tmp_path}/run",
+        ],
+        cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert started.returncode == 0, started.stderr
+    assert started.stdout.count("files: ") == 1, "the first process alone tells of the result"
+    rows = torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    torch.testing.assert_close(parameters[0], rows, atol=1e-5, rtol=1e-4)
+
 
 def test_started_processes_must_be_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -249,26 +262,6 @@ def test_started_processes_must_be_those_of_the_trainer(monkeypatch: pytest.Monk
     cfg = OmegaConf.create({"trainer": trainer | settings, "callbacks": None, "keep_artifacts": False})
     with pytest.raises(ValueError, match=r"2 processes were started, and trainer\.devices=1 on trainer\.num_nodes=1"):
         make_trainer(cfg, [], [])
-
-
-def test_torchrun_starts_the_processes(run: Run, tmp_path: Path) -> None:
-    """They compute what one process does, and the first alone writes."""
-    arguments = (
-        *TINY, "dataset.loader=rows", "dataset.batch_size=100", "trainer.max_steps=4", "evaluation.references=false",
-        "trainer.accelerator=cpu",
-    )  # fmt: skip
-    launched = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "src.train",
-            *arguments, "trainer=ddp", "trainer.strategy=ddp", f"hydra.run.dir={tmp_path}/two",
-        ],
-        cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert launched.returncode == 0, launched.stderr
-    assert launched.stdout.count("files: ") == 1
-    assert run(*arguments, f"hydra.run.dir={tmp_path}/one").returncode == 0
-    one, two = (np.load(tmp_path / name / "embeddings.npy") for name in ("one", "two"))
-    np.testing.assert_allclose(one, two, atol=1e-5)
 
 
 @pytest.mark.parametrize(
