@@ -59,7 +59,7 @@ class NeighborSampler(BaseSampler):
     """
 
     def __init__(self, row_starts: np.ndarray, columns: np.ndarray, num_neighbors: Sequence[int], seed: int) -> None:
-        check_range("the number of hops, the length of dataset.num_neighbors,", len(num_neighbors), 1)
+        check_range("dataset.num_hops", len(num_neighbors), 1)
         for number in num_neighbors:
             if number != -1:
                 check_range("dataset.num_neighbors", number, 1)

@@ -55,7 +55,7 @@ class Rows:
             x = self.embeddings[nodes].cpu().float()
             if not x.isfinite().all():
                 node = int(nodes[(~x.isfinite()).any(dim=1)][0])
-                raise ValueError(f"the embedding of node {node} is not finite: lower model.lr, or keep it in float32")
+                raise ValueError(f"the embedding of node {node} is not finite: lower model.learning_rate")
             if self.l2_normalize:
                 x /= x.norm(dim=1, keepdim=True).clamp(min=1e-12)
             yield x.sub_(self.centre).div_(self.scale)
