@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import LargestConnectedComponents
 
 from src.data.features import scale_features
-from src.data.neighbors import SampledGraphs
+from src.data.neighbors import sampled_graphs
 from src.data.splits import make_labels
 from src.graph import Batch, Graph, Labels
 from src.ops.checks import check_choice, check_range
@@ -203,7 +203,7 @@ class Steps:
         elif datamodule.loader == "rows":
             served = ((datamodule.graph, nodes) for nodes in self._targets(first, rank, ranks))
         else:
-            served = SampledGraphs(
+            served = sampled_graphs(
                 datamodule.graph,
                 self._targets(first, rank, ranks),
                 [datamodule.num_neighbors] * datamodule.num_hops,

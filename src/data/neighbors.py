@@ -12,7 +12,23 @@ from torch_geometric.loader import NodeLoader
 
 from src.data.sampler import make_sampler
 from src.graph import Graph
+from src.ops.checks import check_choice
 from src.ops.sparse import SparseMatrix
+
+SAMPLERS = ("auto", "builtin", "pyg", "cugraph")
+
+
+def sampled_graphs(
+    graph: Graph, batches: Iterable[Tensor], num_neighbors: Sequence[int], sampler: str, num_workers: int, seed: int
+) -> Iterable[tuple[Graph, Tensor]]:
+    """Return for each batch the graph of what it sees, and the places of its nodes; by ``PartitionedGraphs`` with
+    ``cugraph``, else by ``SampledGraphs``, whose arguments these are."""
+    check_choice("dataset.sampler", sampler, SAMPLERS)
+    if sampler == "cugraph":
+        from src.data.partitioned import PartitionedGraphs  # optional, and made of what stands below
+
+        return PartitionedGraphs(graph, batches, num_neighbors)
+    return SampledGraphs(graph, batches, num_neighbors, sampler, num_workers, seed)
 
 
 class SampledGraphs:
@@ -62,7 +78,7 @@ class Lists:
             yield nodes.tolist()
 
 
-def sampled_graph(graph: Graph, sample: Data) -> tuple[Graph, Tensor]:
+def sampled_graph(graph: Graph, sample: Data, features: Tensor | None = None) -> tuple[Graph, Tensor]:
     """Return the graph of a sample, and the places of its target nodes, which come first.
 
     Products with its adjacency are unbiased estimates of those with A^ = D^-1/2 (A + I) D^-1/2: of node i with d_i
@@ -72,6 +88,7 @@ def sampled_graph(graph: Graph, sample: Data) -> tuple[Graph, Tensor]:
         graph: The whole graph.
         sample: With the nodes ``n_id``, the edges ``edge_index`` from the neighbours drawn to the nodes that they were
             drawn for, grouped by the latter in their order, and ``batch_size``, the number of target nodes.
+        features: Of the nodes, shape (n, D); None takes those of the graph.
     """
     nodes, (sources, receivers) = sample.n_id, sample.edge_index
     adjacency, num_nodes = graph.adjacency, len(nodes)
@@ -87,7 +104,8 @@ def sampled_graph(graph: Graph, sample: Data) -> tuple[Graph, Tensor]:
     scale = degrees.rsqrt()
     columns[places] = sources
     values[places] = (scale * (degrees - 1) / drawn)[receivers] * scale[sources]
-    return (
-        Graph(graph.select_features(nodes), SparseMatrix(row_starts, columns, values, (num_nodes, num_nodes))),
-        torch.arange(sample.batch_size),
-    )
+    adjacency = SparseMatrix(row_starts, columns, values, (num_nodes, num_nodes))
+    if features is None:
+        return Graph(graph.select_features(nodes), adjacency), torch.arange(sample.batch_size)
+    features = features.to(values.dtype)
+    return Graph(features, adjacency.to(features.device)), torch.arange(sample.batch_size)

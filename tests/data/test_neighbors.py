@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from src.data import GraphDataModule
-from src.data.neighbors import SampledGraphs
+from src.data.neighbors import SampledGraphs, sampled_graph, sampled_graphs
 from src.graph import Batch, Graph
 from src.models import GGD
 from tests.conftest import SHARED
@@ -54,6 +56,27 @@ def test_the_loss_is_that_of_the_targets_alone(small_graph: Graph) -> None:
     model.discriminator.register_forward_hook(lambda module, groups, out: logits.extend(len(group) for group in out))
     model.loss(served, torch.arange(3)).backward()
     assert logits == [3, 3]
+
+
+def test_a_partitioned_graph_needs_packages_that_are_not_installed_here(small_graph: Graph) -> None:
+    if importlib.util.find_spec("cugraph_pyg"):
+        pytest.skip("cugraph-pyg is installed")
+    with pytest.raises(ValueError, match="needs GPUs and the packages cugraph-pyg and pylibwholegraph, and cu"):
+        sampled_graphs(small_graph, [], [2], "cugraph", 0, 0)
+    with pytest.raises(ValueError, match=r"dataset\.sampler is 'other'; it can be 'auto', 'builtin', 'pyg', 'cugraph'"):
+        sampled_graphs(small_graph, [], [2], "other", 0, 0)
+
+
+def test_features_of_a_sample_may_come_with_it(small_graph: Graph) -> None:
+    nodes, x = torch.tensor([4, 9]), torch.rand(2, 3)
+    sample = Data(n_id=nodes, edge_index=torch.tensor([[1], [0]]), batch_size=1)
+    served, places = sampled_graph(small_graph, sample, x)
+    assert served.features is x
+    assert places.tolist() == [0]
+    degrees = small_graph.adjacency.row_lengths[nodes].float()
+    weight = (degrees[0] - 1) / (degrees[0] * degrees[1]).sqrt()  # one neighbour stands for all of them
+    expected = torch.stack([torch.stack([1 / degrees[0], weight]), torch.stack([torch.zeros(()), 1 / degrees[1]])])
+    torch.testing.assert_close(served.adjacency.csr.to_dense(), expected)
 
 
 def test_dropping_edges_of_a_sample_is_refused(small_graph: Graph) -> None:
