@@ -248,6 +248,11 @@ def check_counts(data: Data, expected: Mapping[str, int], name: str) -> None:
         "features": data.x.shape[1],
         "classes": int(data.y.max()) + 1,
     }
+    compare_counts(found, expected, name)
+
+
+def compare_counts(found: Mapping[str, int], expected: Mapping[str, int], name: str) -> None:
+    """Raise ValueError unless a graph has the published numbers, by what they count."""
     wrong = [f"{found[key]:,} {key} instead of {count:,}" for key, count in expected.items() if found[key] != count]
     if wrong:
         raise ValueError(f"{name} is not the graph that was published: it has {', '.join(wrong)}")

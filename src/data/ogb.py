@@ -29,6 +29,7 @@ import requests
 from filelock import FileLock
 from numpy.typing import ArrayLike, DTypeLike
 
+from src.data.datamodule import compare_counts
 from src.data.download import download, remote_size
 from src.data.mapped import MappedDataModule
 from src.data.npz import npz_pieces, npz_shape
@@ -408,9 +409,7 @@ def check_counts(source: Source, expected: Mapping[str, int], name: str) -> None
         "features": source.num_features,
         "classes": int(source.classes.max()) + 1,
     }
-    wrong = [f"{found[key]:,} {key} instead of {count:,}" for key, count in expected.items() if found[key] != count]
-    if wrong:
-        raise ValueError(f"{name} is not the graph that was published: it has {', '.join(wrong)}")
+    compare_counts(found, expected, name)
 
 
 def official_accuracy(name: str, predicted: ArrayLike, true: ArrayLike) -> float:
