@@ -153,9 +153,11 @@ def test_nodes_that_cannot_be_sampled_are_named(rows: Rows, nodes: list[int], me
         sample(sampler, nodes)
 
 
-@pytest.mark.parametrize("num_neighbors", [[], [0], [5, -2]])
-def test_numbers_of_neighbours_are_checked(rows: Rows, num_neighbors: list[int]) -> None:
-    with pytest.raises(ValueError, match="num_neighbors"):
+@pytest.mark.parametrize(
+    ("num_neighbors", "setting"), [([], "num_hops is 0"), ([0], "num_neighbors is 0"), ([5, -2], "num_neighbors is -2")]
+)
+def test_numbers_of_neighbours_are_checked(rows: Rows, num_neighbors: list[int], setting: str) -> None:
+    with pytest.raises(ValueError, match=setting):
         NeighborSampler(*rows, num_neighbors, 0)
 
 
