@@ -10,12 +10,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 
-from src.data.sampler import make_sampler
+from src.data.sampler import SAMPLERS, make_sampler
 from src.graph import Graph
 from src.ops.checks import check_choice
 from src.ops.sparse import SparseMatrix
-
-SAMPLERS = ("auto", "builtin", "pyg", "cugraph")
 
 
 def sampled_graphs(
@@ -23,7 +21,7 @@ def sampled_graphs(
 ) -> Iterable[tuple[Graph, Tensor]]:
     """Return for each batch the graph of what it sees, and the places of its nodes; by ``PartitionedGraphs`` with
     ``cugraph``, else by ``SampledGraphs``, whose arguments these are."""
-    check_choice("dataset.sampler", sampler, SAMPLERS)
+    check_choice("dataset.sampler", sampler, [*SAMPLERS, "cugraph"])
     if sampler == "cugraph":
         from src.data.partitioned import PartitionedGraphs  # optional, and made of what stands below
 
@@ -78,7 +76,7 @@ class Lists:
             yield nodes.tolist()
 
 
-def sampled_graph(graph: Graph, sample: Data, features: Tensor | None = None) -> tuple[Graph, Tensor]:
+def sampled_graph(graph: Graph, sample: Data, features: Tensor | SparseMatrix | None = None) -> tuple[Graph, Tensor]:
     """Return the graph of a sample, and the places of its target nodes, which come first.
 
     Products with its adjacency are unbiased estimates of those with A^ = D^-1/2 (A + I) D^-1/2: of node i with d_i
@@ -92,9 +90,8 @@ def sampled_graph(graph: Graph, sample: Data, features: Tensor | None = None) ->
     """
     nodes, (sources, receivers) = sample.n_id, sample.edge_index
     adjacency, num_nodes = graph.adjacency, len(nodes)
-    degrees = (adjacency.row_starts[nodes + 1] - adjacency.row_starts[nodes]).to(
-        adjacency.values.dtype
-    )  # with the loop
+    lengths = adjacency.row_starts[nodes + 1] - adjacency.row_starts[nodes]
+    degrees = lengths.to(adjacency.values.dtype)  # with the loop
     drawn = torch.bincount(receivers, minlength=num_nodes)
     row_starts = torch.zeros(num_nodes + 1, dtype=torch.long)
     torch.cumsum(drawn + 1, 0, out=row_starts[1:])
@@ -104,8 +101,6 @@ def sampled_graph(graph: Graph, sample: Data, features: Tensor | None = None) ->
     scale = degrees.rsqrt()
     columns[places] = sources
     values[places] = (scale * (degrees - 1) / drawn)[receivers] * scale[sources]
-    adjacency = SparseMatrix(row_starts, columns, values, (num_nodes, num_nodes))
-    if features is None:
-        return Graph(graph.select_features(nodes), adjacency), torch.arange(sample.batch_size)
-    features = features.to(values.dtype)
-    return Graph(features, adjacency.to(features.device)), torch.arange(sample.batch_size)
+    features = graph.select_features(nodes) if features is None else features.to(values.dtype)
+    sampled = SparseMatrix(row_starts, columns, values, (num_nodes, num_nodes))
+    return Graph(features, sampled.to(features.device)), torch.arange(sample.batch_size)
