@@ -241,8 +241,11 @@ def as_mask(kept: Tensor | None) -> np.ndarray:
 
 def threads() -> int:
     """Return the number of threads that kernels use, which is PyTorch's."""
-    number = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    before = torch.get_num_threads()
+    number = min(before, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     numba.set_num_threads(number)
+    if torch.get_num_threads() != before:  # the first call sets OpenMP's number to all cores, and OpenMP is PyTorch's too
+        torch.set_num_threads(before)
     return number
 
 

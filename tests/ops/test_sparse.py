@@ -1,5 +1,9 @@
 """Sparse products and their gradients against dense ones."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -114,3 +118,16 @@ def test_product_stays_in_float32_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         product = matrix @ torch.ones(4, 2, dtype=torch.bfloat16)
     assert product.dtype == torch.float32
+
+
+def test_kernels_leave_pytorch_the_threads_it_had() -> None:
+    """numba's first call sets the threads of OpenMP, which jobs in parallel share, to all cores."""
+    code = """
+import torch
+from src.ops.sparse import SparseMatrix
+SparseMatrix.from_dense(torch.eye(3)) @ torch.eye(3)
+print(torch.get_num_threads())
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    outcome = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert outcome.stdout == "1\n"
