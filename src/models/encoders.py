@@ -195,12 +195,13 @@ class GCN(Encoder):
             x, y = (rows @ first.weight).chunk(2)
         else:
             factors = [adjacency] * (hops - 1)
-            weight = first.weight if kept_columns is None else first.weight * kept_columns[:, None]
+            dense = isinstance(features, Tensor)
+            weight = first.weight * kept_columns[:, None] if dense and kept_columns is not None else first.weight
             if hops > 1 and isinstance(features, Tensor) and features.shape[1] <= weight.shape[1]:
                 x, y = ((adjacency @ z) @ weight for z in (features, features[permutation]))
             else:
                 if isinstance(features, SparseMatrix):
-                    transformed = features.multiply(first.weight, kept_columns)
+                    transformed = features.multiply(weight, kept_columns)
                 else:
                     transformed = features @ weight
                 if hops == 1 and isinstance(adjacency, SparseMatrix) and transformed.device.type == "cpu":
