@@ -62,7 +62,7 @@ class GroupDiscriminator(nn.Module):
         else:
             weight, bias = self.ones / (len(self.ones) if self.aggregation == "mean" else 1), self.ones.new_zeros(())
         for layer in cast(list[nn.Linear], list(reversed(self.projector))):
-            weight, bias = layer.weight.T @ weight, bias + layer.bias @ weight
+            weight, bias = (weight[None] @ layer.weight)[0], bias + layer.bias @ weight
         return weight, bias
 
 
