@@ -180,6 +180,7 @@ def train_and_judge(
     from src.loggers import report
     from src.measure import peak_gpu_mb, peak_rss_mb, reset_peak, stopwatch
     from src.ops.blocks import MappedMatrix
+    from src.ops.sparse import load_kernels
     from src.result import describe_device
 
     reset_peak()
@@ -209,6 +210,7 @@ def train_and_judge(
     graph = datamodule.graph = datamodule.graph.to(home)
     with torch.no_grad():
         result["statistics"] = {"untrained": model.to(home).statistics(graph)}
+    load_kernels()
     timing["prepare_seconds"] = time.perf_counter() - started
 
     fit(trainer, model, datamodule, cfg.ckpt_path)

@@ -234,6 +234,11 @@ def run(kernel: Any, rows: Rows, kept: Tensor | None, dense: Tensor, num_rows: i
     return out
 
 
+def load_kernels() -> None:
+    """Call a kernel on nothing much: numba's first call of any takes half a second, which is no part of a step."""
+    SparseMatrix.from_dense(torch.ones(1, 1)) @ torch.ones(1, 1)
+
+
 def as_mask(kept: Tensor | None) -> np.ndarray:
     """Return a mask as the kernels take it, for which an empty one keeps all."""
     return np.empty(0, np.bool_) if kept is None else kept.bool().numpy()
