@@ -249,7 +249,7 @@ def threads() -> int:
     before = torch.get_num_threads()
     number = min(before, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     numba.set_num_threads(number)
-    if torch.get_num_threads() != before:  # the first call sets OpenMP's number to all cores, and OpenMP is PyTorch's too
+    if torch.get_num_threads() != before:  # the first call gives OpenMP, which PyTorch has too, all cores
         torch.set_num_threads(before)
     return number
 
