@@ -55,7 +55,8 @@ def main(cfg: DictConfig) -> None:
     """Measure pair after pair, write what is known after each, and end with an error if one failed."""
     from hydra.core.hydra_config import HydraConfig
 
-    from src.benchmarks.report import fill_marked_places, paper_figures, tell, write_report
+    from src.benchmarks.report import markdown, paper_figures, tell, write_report
+    from src.markdown import fill_marked_places
 
     hydra_cfg = HydraConfig.get()
     name, folder = hydra_cfg.runtime.choices["benchmark"], Path(hydra_cfg.runtime.output_dir)
@@ -88,7 +89,7 @@ def main(cfg: DictConfig) -> None:
     log.info("Benchmark: %s", folder / "benchmark.md")
     if cfg.publish:
         write_report(report, PROJECT_ROOT / "docs" / "results" / f"benchmark_{name}")
-        fill_marked_places(PROJECT_ROOT / "README.md", report)
+        fill_marked_places(PROJECT_ROOT / "README.md", {f"benchmark {name}": markdown(report)})
     failed = [row for row in rows if "error" in row]
     if failed:
         raise SystemExit(f"{len(failed)} of {len(rows)} pairs failed; the first: {failed[0]['error']}")

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+NEUTRAL = {
+    "dataset": ("data_dir", "download", "num_workers"),
+    "model": ("cache_dir",),
+    "trainer": ("log_every_n_steps", "enable_progress_bar", "enable_model_summary"),
+}
+"""Settings that no number depends on."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One run of ``src.train``; its folder is named after its settings, so equal runs of several tables are one."""
@@ -40,7 +48,8 @@ class Job:
 @command("reproduce")
 def main(cfg: DictConfig) -> None:
     """Run what is missing, write the tables, and end with an error if a run failed."""
-    from src.tables import Table, fill_marked_places, write_report
+    from src.markdown import fill_marked_places
+    from src.tables import Table, marked_texts, write_report
 
     output_dir = Path(cfg.output_dir)
     contents: dict[str, Any] = OmegaConf.to_object(cfg.table)  # type: ignore[assignment]
@@ -61,7 +70,7 @@ def main(cfg: DictConfig) -> None:
         log.info("Report: %s", output_dir / "report.md")
     if cfg.publish:
         write_report(tables, placed, PROJECT_ROOT / "docs" / "results")
-        fill_marked_places(PROJECT_ROOT / "README.md", tables, placed)
+        fill_marked_places(PROJECT_ROOT / "README.md", marked_texts(tables, placed))
     failed = [folder for folder, result in results.items() if result["status"] != "finished"]
     if failed:
         raise SystemExit(f"{len(failed)} of {len(results)} runs failed; the first: {failed[0] / 'result.json'}")
@@ -94,8 +103,9 @@ def fingerprint(cfg: DictConfig) -> str:
     settings = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(settings, dict)
     settings = {part: settings[part] for part in ("dataset", "model", "trainer", "evaluation", "seed")}
-    for part, key in (("dataset", "data_dir"), ("dataset", "download"), ("model", "cache_dir")):
-        settings[part].pop(key, None)
+    for part, keys in NEUTRAL.items():
+        for key in keys:
+            settings[part].pop(key, None)
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 

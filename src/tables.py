@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+
+from src.markdown import fill_marked_places
 
 PAPER_RUNS = 5
 """Runs behind each figure of the paper."""
@@ -263,9 +264,9 @@ LEGEND = (
 
 
 def write_report(tables: Mapping[str, Table], results: Mapping[str, Results], folder: Path) -> None:
-    """Write each table as ``<name>.md``, ``.csv`` and ``.png``, and all of them as ``report.md``."""
+    """Write each table as ``<name>.md``, ``.csv``, ``.png``, and a section of ``report.md``, which keeps all others."""
     folder.mkdir(parents=True, exist_ok=True)
-    report = [f"# The paper's tables, and ours\n\n{LEGEND}"]
+    sections: dict[str, str] = {}
     for name, table in tables.items():
         by_measure = cells(table, results[name])
         write_csv(table, by_measure, folder / f"{name}.csv")
@@ -274,19 +275,18 @@ def write_report(tables: Mapping[str, Table], results: Mapping[str, Results], fo
         seeds = f"Seeds {', '.join(map(str, table.seeds))}.\n"
         body = "\n".join([f"{table.text}\n", *parts, seeds, f"![{table.title}]({name}.png)\n"])
         (folder / f"{name}.md").write_text(f"# {table.title}\n\n{LEGEND}\n{body}")
-        report.append(f"## {table.title}\n\n`python -m src.reproduce table={name}`\n\n{body}")
-    (folder / "report.md").write_text("\n".join(report))
+        sections[f"section {name}"] = f"## {table.title}\n\n`python -m src.reproduce table={name}`\n\n{body}"
+    path = folder / "report.md"
+    report = path.read_text() if path.exists() else f"# The paper's tables, and ours\n\n{LEGEND}"
+    new = [f"\n<!-- {mark} -->\n<!-- end -->\n" for mark in sections if f"<!-- {mark} -->" not in report]
+    path.write_text(report + "".join(new))
+    fill_marked_places(path, sections)
 
 
-def fill_marked_places(path: Path, tables: Mapping[str, Table], results: Mapping[str, Results]) -> None:
-    """Put tables into a Markdown file, between ``<!-- table <name>: <measure> -->`` and ``<!-- end -->``."""
-
-    def fill(match: re.Match[str]) -> str:
-        name, measure = match["name"], match["measure"]
-        if name not in tables:
-            return match[0]
-        shown = cells(tables[name], results[name])[measure]
-        return f"{match['mark']}\n{markdown(tables[name], measure, shown)}{match['end']}"
-
-    marked = r"(?P<mark><!-- table (?P<name>\w+): (?P<measure>.+?) -->)\n.*?(?P<end><!-- end -->)"
-    path.write_text(re.sub(marked, fill, path.read_text(), flags=re.DOTALL))
+def marked_texts(tables: Mapping[str, Table], results: Mapping[str, Results]) -> dict[str, str]:
+    """Return each measure of each table as Markdown, under the mark ``table <name>: <measure>``."""
+    return {
+        f"table {name}: {measure}": markdown(table, measure, shown)
+        for name, table in tables.items()
+        for measure, shown in cells(table, results[name]).items()
+    }

@@ -12,7 +12,7 @@ import torch
 
 from src.benchmarks.as_published import AsPublished, adjacency_as_published
 from src.benchmarks.contenders import RIVALS
-from src.benchmarks.report import fill_marked_places, fitted_exponents, markdown, show, write_report
+from src.benchmarks.report import fitted_exponents, markdown, show, write_report
 from src.benchmarks.timing import Turns
 from src.command import PROJECT_ROOT
 from src.graph import Graph
@@ -140,15 +140,6 @@ def test_the_exponent_is_the_slope(report: dict[str, Any], tmp_path: Path) -> No
     write_report(report, tmp_path / "mini")
     assert "grow with nodes to the power of 2.00 (ggd)" in (tmp_path / "mini.md").read_text()
     assert (tmp_path / "mini.png").stat().st_size > 0
-
-
-def test_a_marked_place_is_filled_and_no_other(report: dict[str, Any], tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    other = "<!-- benchmark other -->\nkept\n<!-- end -->\n"
-    page.write_text(f"a\n<!-- benchmark mini -->\nold\n<!-- end -->\n{other}")
-    for _ in range(2):  # a filled place can be filled again
-        fill_marked_places(page, report)
-    assert page.read_text() == f"a\n<!-- benchmark mini -->\n{markdown(report)}<!-- end -->\n{other}"
 
 
 def test_the_readme_shows_what_was_published() -> None:

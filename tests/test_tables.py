@@ -11,7 +11,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from src.command import PROJECT_ROOT
-from src.tables import Cell, Measure, Table, cells, fill_marked_places, markdown, write_report
+from src.tables import Cell, Measure, Table, cells, markdown, marked_texts, write_report
 
 TABLES = sorted(path for path in (PROJECT_ROOT / "conf" / "table").glob("*.yaml") if path.stem != "all")
 ACCURACY = Measure("test_accuracy", unit="%", scale=100, digits=1, better="higher")
@@ -124,14 +124,22 @@ def test_report(table: Table, results: dict[tuple[str, str, int], dict[str, Any]
         assert "\n\n| seconds in s | cora | pubmed |\n" in part
 
 
-def test_marked_places(table: Table, results: dict[tuple[str, str, int], dict[str, Any]], tmp_path: Path) -> None:
-    path = tmp_path / "README.md"
-    other = "<!-- table other: accuracy -->\nkept\n<!-- end -->\n"
-    path.write_text(f"above\n<!-- table mini: accuracy -->\nold\n<!-- end -->\nbelow\n{other}")
-    for _ in range(2):
-        fill_marked_places(path, {"mini": table}, {"mini": results})
-        shown = markdown(table, "accuracy", cells(table, results)["accuracy"])
-        assert path.read_text() == f"above\n<!-- table mini: accuracy -->\n{shown}<!-- end -->\nbelow\n{other}"
+def test_a_report_keeps_the_tables_that_are_not_written_anew(
+    table: Table, results: dict[tuple[str, str, int], dict[str, Any]], tmp_path: Path
+) -> None:
+    write_report({"mini": table, "other": table}, {"mini": {}, "other": results}, tmp_path)
+    before = (tmp_path / "report.md").read_text()
+    write_report({"mini": table}, {"mini": results}, tmp_path)
+    after = (tmp_path / "report.md").read_text()
+    assert after.split("<!-- section other -->")[1] == before.split("<!-- section other -->")[1]
+    shown = markdown(table, "accuracy", cells(table, results)["accuracy"])
+    assert (before.count(shown), after.count(shown)) == (1, 2)
+
+
+def test_marked_texts(table: Table, results: dict[tuple[str, str, int], dict[str, Any]]) -> None:
+    texts = marked_texts({"mini": table}, {"mini": results})
+    assert list(texts) == ["table mini: accuracy", "table mini: seconds"]
+    assert texts["table mini: accuracy"] == markdown(table, "accuracy", cells(table, results)["accuracy"])
 
 
 def test_figures_of_the_paper_must_fit_the_table() -> None:

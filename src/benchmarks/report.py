@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,10 +186,3 @@ def draw_curves(axis: plt.Axes, rows: Sequence[Row]) -> None:
         axis.plot(*zip(*points, strict=True), ".-", label=row["model"])
     for place, (name, accuracy) in enumerate(rows[0]["references"].items()):
         axis.axhline(100 * accuracy, color=plt.get_cmap("Dark2")(place), linestyle=":", label=REFERENCE_NAMES[name])
-
-
-def fill_marked_places(path: Path, report: Mapping[str, Any]) -> None:
-    """Put the table into a Markdown file, between ``<!-- benchmark <name> -->`` and ``<!-- end -->``."""
-    marked = rf"(<!-- benchmark {report['name']} -->)\n.*?(<!-- end -->)"
-    table = markdown(report)
-    path.write_text(re.sub(marked, lambda match: f"{match[1]}\n{table}{match[2]}", path.read_text(), flags=re.DOTALL))
