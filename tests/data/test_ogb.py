@@ -23,10 +23,11 @@ import pytest
 import torch
 from ogb.io.read_graph_raw import read_binary_graph_raw, read_csv_graph_raw
 
-from src.data import OGBDataModule, ogb
+from src.data import OGBDataModule, ogb_format
 from src.data.download import CHUNK_BYTES, download
 from src.data.npz import npz_pieces
-from src.data.ogb import official_accuracy, read_split
+from src.data.ogb import official_accuracy
+from src.data.ogb_format import read_split
 from src.ops.propagation import normalised_adjacency
 from tests.conftest import Run, dataset_config
 
@@ -83,7 +84,7 @@ def write_dataset(folder: Path, raw: Callable[[Path], None] = write_csv, split: 
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Build a dataset with the counts of the tiny graph, and pieces of a few edges or rows."""
     monkeypatch.delenv("GGD_DATA_MIRROR", raising=False)
-    monkeypatch.setattr(ogb, "PIECE_BYTES", 36)
+    monkeypatch.setattr(ogb_format, "PIECE_BYTES", 36)
 
     def build(name: str = "ogbn-arxiv", url: str = UNREACHABLE, **changes: Any) -> OGBDataModule:
         config = (
