@@ -127,6 +127,8 @@ def measure(pair: Pair, cfg: DictConfig, folder: Path) -> Iterator[dict[str, Any
     actions = [action for action in TIMED if cfg[action]]
     if actions:
         yield in_fresh_process(race, pair, cfg, actions)
+    if cfg.profile:
+        yield in_fresh_process(profile, pair, cfg.profile)
     if cfg.memory:
         for who in ("", *cfg.rivals):
             yield in_fresh_process(peak_memory, pair, who)
@@ -163,6 +165,13 @@ def race(pair: Pair, cfg: DictConfig, actions: list[str]) -> dict[str, Any]:
                 ratio = statistics.median(milliseconds) / statistics.median(spent[""])
                 found[column(who, action, "ratio")] = ratio
     return found
+
+
+def profile(pair: Pair, calls: int) -> dict[str, Any]:
+    """Return the milliseconds of each operation of a step, over so many steps."""
+    from src.benchmarks.timing import parts
+
+    return {"parts": parts(build(pair, "", load_graph(pair), 0)["step"], calls)}
 
 
 def column(who: str, action: str, unit: str = "ms") -> str:

@@ -12,8 +12,8 @@ import torch
 
 from src.benchmarks.as_published import AsPublished, adjacency_as_published
 from src.benchmarks.contenders import RIVALS
-from src.benchmarks.report import fitted_exponents, markdown, show, write_report
-from src.benchmarks.timing import Turns
+from src.benchmarks.report import fitted_exponents, markdown, profile, show, write_report
+from src.benchmarks.timing import Turns, parts
 from src.command import PROJECT_ROOT
 from src.graph import Graph
 from src.models import GGD
@@ -111,6 +111,7 @@ def report() -> dict[str, Any]:
     ]
     rows[0] |= {"pyg_ms": 30.0, "pyg_ms_min": 29.0, "pyg_ms_max": 31.0, "pyg_ratio": 3.0}
     rows[0] |= {"paper_step_ms": 10, "test_accuracy": 0.5}
+    rows[0]["parts"], rows[1]["parts"] = {"large": 96.0, "small": 1.0, "tiny": 3.0}, {"large": 1.0, "small": 2.0}
     rows.append({"dataset": "g10", "model": "dgi", "error": "ValueError: no"})
     settings = {
         "title": "A test",
@@ -142,6 +143,25 @@ def test_the_exponent_is_the_slope(report: dict[str, Any], tmp_path: Path) -> No
     assert (tmp_path / "mini.png").stat().st_size > 0
 
 
+def test_the_profile_shows_what_is_large_somewhere(report: dict[str, Any]) -> None:
+    assert profile(report).splitlines()[-5:] == [
+        "| ms | ggd, g10 | ggd, g100 |",
+        "| --- | --- | --- |",
+        "| `large` | 96.0 | 1.00 |",
+        "| `small` | 1.00 | 2.00 |",
+        "| all others | 3.00 | 0 |",
+    ]
+    report["rows"] = report["rows"][2:]
+    assert profile(report) == ""
+
+
+def test_the_parts_of_an_action_are_named() -> None:
+    x = torch.randn(200, 200)
+    found = parts(lambda: x @ x, calls=3)
+    assert next(iter(found)) == "aten::mm"
+    assert found["aten::mm"] > 0
+
+
 def test_the_readme_shows_what_was_published() -> None:
     readme = (PROJECT_ROOT / "README.md").read_text()
     places = re.findall(r"<!-- benchmark (\w+) -->\n(.*?)<!-- end -->", readme, flags=re.DOTALL)
@@ -169,6 +189,7 @@ def test_the_command_measures_a_pair_and_a_failing_one_stops_no_other(run: Run, 
         "prepare=true",
         "embed=true",
         "power=true",
+        "profile=2",
         "turns={warmup: 1, blocks: 2, calls: 2}",
         "lightning={graphs: [tiny], steps: 3, repeats: 1}",
         'training=["evaluation.references=false","trainer.max_steps=8"]',
@@ -193,6 +214,7 @@ def test_the_command_measures_a_pair_and_a_failing_one_stops_no_other(run: Run, 
                    "as_published_memory_mb", "lightning_fit_seconds", "bare_seconds"):  # fmt: skip
         assert tiny[figure] > 0
     assert tiny["lightning_share"] < 100
+    assert tiny["parts"]["_SparseLogits"] > 0
     assert tiny["seconds"] == pytest.approx(tiny["fit_seconds"] + tiny["other_seconds"])
     assert len(tiny["curve"]) == 2
     assert 0 < tiny["curve"][0]["seconds"] < tiny["curve"][1]["seconds"]

@@ -57,13 +57,13 @@ def write_report(report: Mapping[str, Any], path: Path) -> None:
     """Write ``path`` with the suffixes .json, .csv, .md, and .png if there is something to draw."""
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn = draw(report, path.with_suffix(".png"))
-    flat = pd.DataFrame(report["rows"]).drop(columns=["curve", "references"], errors="ignore")
+    flat = pd.DataFrame(report["rows"]).drop(columns=["curve", "references", "parts"], errors="ignore")
     path.with_suffix(".csv").write_text(flat.to_csv(index=False))
     path.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n")
     settings, figure = report["settings"], f"\n![{report['settings']['title']}]({path.name}.png)\n" if drawn else ""
     path.with_suffix(".md").write_text(
         f"# {settings['title']}\n\n`python -m src.benchmark benchmark={report['name']}`\n\n{settings['text']}\n\n"
-        f"{markdown(report)}\n{describe(report)}{figure}"
+        f"{markdown(report)}\n{describe(report)}{figure}{profile(report)}"
     )
 
 
@@ -93,6 +93,21 @@ def markdown(report: Mapping[str, Any]) -> str:
             title = f"the paper on {settings['paper_machine']}, {model}: {FIGURES[figure]}"
             add(title, [show(by_name[graph]) if graph in by_name else "" for graph in graphs])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def profile(report: Mapping[str, Any]) -> str:
+    """Return a table of the operations that take a twentieth or more of a step: a column for each pair."""
+    rows = [row for row in report["rows"] if row.get("parts")]
+    if not rows:
+        return ""
+    large = [{name for name, ms in row["parts"].items() if ms > 0.05 * sum(row["parts"].values())} for row in rows]
+    names = [name for name in dict.fromkeys(name for row in rows for name in row["parts"]) if name in set.union(*large)]
+    lines = [["ms", *(f"{row['model']}, {row['dataset']}" for row in rows)], ["---"] * (len(rows) + 1)]
+    lines += [[f"`{name}`", *(show(row["parts"].get(name, 0)) for row in rows)] for name in names]
+    rest = [sum(ms for name, ms in row["parts"].items() if name not in names) for row in rows]
+    lines.append(["all others", *map(show, rest)])
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"\n## Where a step's time goes\n\nIn PyTorch's profiler, by what the operations take themselves.\n\n{table}"
 
 
 def cell(row: Row, figure: str) -> str:
