@@ -14,9 +14,8 @@ from torch_geometric.nn import MLP, GATConv, GINConv, SAGEConv
 
 from src.ops.activation import activated_product, prelu
 from src.ops.blocks import MappedMatrix, matrix_product
-from src.ops.corruption import permute_rows
 from src.ops.diffusion import Diffusion
-from src.ops.groups import Activations, Group, stack_permuted
+from src.ops.groups import Activations, Group, products
 from src.ops.propagation import graph_power, propagate_rows, receptive_field
 from src.ops.sparse import SparseMatrix, to_dense
 
@@ -128,15 +127,21 @@ class GCNLayer(nn.Module):
         """Return the layer's output, where ``propagated`` stands for A^hops X W."""
         return self.activation(propagated + self.bias)
 
-    def groups(self, operator: Tensor | SparseMatrix | Diffusion, dense: Tensor, number: int) -> list[Embeddings]:
-        """Return the layer's output for ``number`` groups of rows, where ``operator @ dense`` stands for A^hops X W.
+    def groups(
+        self,
+        operator: Tensor | SparseMatrix | Diffusion,
+        dense: Tensor,
+        number: int,
+        permutation: Tensor | None = None,
+    ) -> Sequence[Embeddings]:
+        """Return the layer's output in groups of rows, where ``products`` of the same arguments are A^hops X W.
 
         It is not computed yet where that may save work: on the CPU, with an activation that is a PReLU.
         """
         slope = self.slope
         if slope is None or isinstance(operator, Diffusion) or dense.device.type != "cpu":
-            return list(self.activate(operator @ dense).chunk(number))
-        return list(Activations(operator, dense, self.bias, slope).chunk(number))
+            return [self.activate(product) for product in products(operator, dense, number, permutation)]
+        return Activations(operator, dense, self.bias, slope, number, permutation).groups
 
     @property
     def slope(self) -> Tensor | None:
@@ -204,10 +209,10 @@ class GCN(Encoder):
                     transformed = features.multiply(weight, kept_columns)
                 else:
                     transformed = features @ weight
-                if hops == 1 and isinstance(adjacency, SparseMatrix) and transformed.device.type == "cpu":
-                    x, y = first.groups(stack_permuted(adjacency, permutation), transformed, 2)
+                if hops == 1:
+                    x, y = first.groups(adjacency, transformed, 2, permutation)
                     return x, y
-                x, y = adjacency @ transformed, adjacency @ permute_rows(transformed, permutation)
+                x, y = products(adjacency, transformed, 2, permutation)
         for factor in factors[: first.hops - 1]:
             x, y = factor @ x, factor @ y
         if not others:

@@ -107,40 +107,41 @@ def transpose(starts, columns, values, block_rows, new_starts, new_columns, new_
         counts[0] = starts[first]
 
 
-@numba.njit(parallel=True, **OPTIONS)
-def stack(starts, columns, values, order, number, new_starts, new_columns, new_values, threads):
-    """new = [S, S[order]], side by side, where S has ``number`` columns; ``new_starts`` comes as zeros."""
-    for i in range(len(order)):
-        j = order[i]
-        new_starts[i + 1] = new_starts[i] + starts[i + 1] - starts[i] + starts[j + 1] - starts[j]
-    for thread in numba.prange(threads):
-        for first in range(thread * STRIPE, len(order), threads * STRIPE):
-            for i in range(first, min(len(order), first + STRIPE)):
-                place = new_starts[i]
-                for e in range(starts[i], starts[i + 1]):
-                    new_columns[place], new_values[place] = columns[e], values[e]
-                    place += 1
-                for e in range(starts[order[i]], starts[order[i] + 1]):
-                    new_columns[place], new_values[place] = columns[e] + number, values[e]
-                    place += 1
+@numba.njit(inline="always")
+def activate(row, below, vector, above):
+    """Return PReLU(row) @ vector, and set above = whether row > 0."""
+    total = row.dtype.type(0)
+    for k in range(len(row)):
+        positive = row[k] > 0
+        above[k] = positive
+        total += vector[k] * (row[k] if positive else below * row[k])
+    return total
 
 
 @numba.njit(parallel=True, **OPTIONS)
-def discriminate(starts, columns, values, dense, bias, slope, vector, above, logits, threads):
-    """logits = PReLU(S dense + bias) @ vector, and above = whether S dense + bias > 0; no activation is kept."""
+def discriminate(starts, columns, values, order, dense, bias, slope, vector, above, logits, threads):
+    """logits = PReLU(S dense + bias) @ vector, and above = whether S dense + bias > 0; no activation is kept.
+
+    With an ``order`` that is not empty, the same of S dense[order] stands below.
+    """
     num_rows, width, below = len(starts) - 1, len(vector), slope[0]
     for thread in numba.prange(threads):
-        row = np.empty(width, dense.dtype)
+        row, places = np.empty(width, dense.dtype), np.empty(0, columns.dtype)
         for first in range(thread * STRIPE, num_rows, threads * STRIPE):
             for i in range(first, min(num_rows, first + STRIPE)):
+                start, end = starts[i], starts[i + 1]
                 row[:] = bias
-                add_rows(starts[i], starts[i + 1], columns, values, dense, row)
-                above_i, total = above[i], dense.dtype.type(0)
-                for k in range(width):
-                    positive = row[k] > 0
-                    above_i[k] = positive
-                    total += vector[k] * (row[k] if positive else below * row[k])
-                logits[i] = total
+                add_rows(start, end, columns, values, dense, row)
+                logits[i] = activate(row, below, vector, above[i])
+                if len(order) == 0:
+                    continue
+                if len(places) < end - start:
+                    places = np.empty(end - start, columns.dtype)
+                for e in range(start, end):
+                    places[e - start] = order[columns[e]]
+                row[:] = bias
+                add_rows(0, end - start, places, values[start:end], dense, row)
+                logits[num_rows + i] = activate(row, below, vector, above[num_rows + i])
 
 
 @numba.njit(inline="always")
@@ -167,15 +168,30 @@ def add_masks(start, end, columns, values, scale, masks, out):
 
 @numba.njit(parallel=True, **OPTIONS)
 def discriminate_backward(
-    starts, columns, values, dense, slope, vector, above, gradient, dense_gradient, weighted, below, kept, threads
+    starts,
+    columns,
+    values,
+    inverse,
+    dense,
+    slope,
+    vector,
+    above,
+    gradient,
+    dense_gradient,
+    weighted,
+    below,
+    kept,
+    threads,
 ):
-    """Gradients of ``discriminate``, from S' and the gradient of the logits.
+    """Gradients of ``discriminate``, from S', the inverse of ``order``, and the gradient of the logits.
 
     With u = S' (gradient * PReLU'): dense_gradient = u * vector. Summed over rows for each thread: weighted, of
     u * dense; below, of S' (gradient * (1 - above)) * dense; kept, of gradient * above.
     """
     num_rows, width, kind = len(dense), len(vector), dense.dtype.type
     low, rest = slope[0], kind(1) - slope[0]
+    second = len(gradient) // 2
+    second_gradient, second_above = gradient[second:], above[second:]
     for thread in numba.prange(threads):
         row = np.empty(width, dense.dtype)
         weighted_sum, below_sum, kept_sum = weighted[thread], below[thread], kept[thread]
@@ -183,6 +199,9 @@ def discriminate_backward(
             for j in range(first, min(num_rows, first + STRIPE)):
                 row[:] = 0
                 total = add_masks(starts[j], starts[j + 1], columns, values, gradient, above, row)
+                if len(inverse) > 0:
+                    i = inverse[j]
+                    total += add_masks(starts[i], starts[i + 1], columns, values, second_gradient, second_above, row)
                 dense_j, gradient_j = dense[j], dense_gradient[j]
                 for k in range(width):
                     u = low * total + rest * row[k]

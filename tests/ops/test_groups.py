@@ -6,11 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.nn.functional import prelu
 
 from src.ops import groups
-from src.ops.groups import Activations, stack_permuted
+from src.ops.groups import Activations
 from src.ops.propagation import normalised_adjacency
 from src.ops.sparse import SparseMatrix, to_dense
 
@@ -35,7 +34,7 @@ def test_products_and_gradients_equal_those_of_activations(
     expected = prelu(matrix @ dense + bias, slope) @ vector
     expected_gradients = torch.autograd.grad(expected @ weights, inputs)
     for operator in (SparseMatrix.from_dense(matrix), matrix):
-        positive, negative = Activations(operator, dense, bias, slope).chunk(2)
+        positive, negative = Activations(operator, dense, bias, slope, 2).groups
         logits = torch.cat([positive @ vector, negative @ vector])
         torch.testing.assert_close(logits, expected)
         torch.testing.assert_close(torch.cat([to_dense(positive), to_dense(negative)]) @ vector, expected)
@@ -45,24 +44,36 @@ def test_products_and_gradients_equal_those_of_activations(
 
 def test_one_group_alone() -> None:
     matrix, dense = torch.rand(6, 4), torch.rand(4, 3, requires_grad=True)
-    activations = Activations(SparseMatrix.from_dense(matrix), dense, torch.zeros(3), torch.ones(1))
+    activations = Activations(SparseMatrix.from_dense(matrix), dense, torch.zeros(3), torch.ones(1), 2)
     vector = torch.rand(3)
-    (gradient,) = torch.autograd.grad((activations.chunk(2)[1] @ vector).sum(), dense)
+    (gradient,) = torch.autograd.grad((activations.groups[1] @ vector).sum(), dense)
     torch.testing.assert_close(gradient, matrix[3:].sum(dim=0).outer(vector))
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_stack_with_permuted_columns(symmetric: bool) -> None:
-    matrix = normalised_adjacency(torch.randint(50, (2, 80)), 50).to(torch.float64)
+@given(st.integers(0, 999), st.integers(1, 50), st.integers(1, 40))
+@settings(deadline=None, max_examples=20)
+def test_a_permuted_group_equals_the_product_with_permuted_rows(
+    symmetric: bool, seed: int, num_nodes: int, width: int
+) -> None:
+    torch.manual_seed(seed)
+    matrix = normalised_adjacency(torch.randint(num_nodes, (2, 2 * num_nodes)), num_nodes).to(torch.float64)
     if not symmetric:
         matrix = SparseMatrix.from_csr(matrix.with_values(torch.randn(len(matrix.values), dtype=torch.float64)).csr)
-    permutation, x = torch.randperm(50), torch.randn(50, 4, dtype=torch.float64, requires_grad=True)
+    permutation = torch.randperm(num_nodes)
+    shapes = (num_nodes, width), (width,), (1,), (width,)
+    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    dense, bias, slope, vector = inputs
+    weights = torch.randn(2 * num_nodes, dtype=torch.float64)
 
-    def product(operator: SparseMatrix | Tensor) -> Tensor:
-        return torch.cat([operator @ x, operator @ x[permutation]])
-
-    stacked, weights = stack_permuted(matrix, permutation), torch.randn(100, 4, dtype=torch.float64)
-    torch.testing.assert_close(stacked @ x, product(matrix.to_dense()))
-    (expected,) = torch.autograd.grad((product(matrix.to_dense()) * weights).sum(), x)
-    (gradient,) = torch.autograd.grad((stacked @ x * weights).sum(), x)
-    torch.testing.assert_close(gradient, expected)
+    plain = torch.cat([matrix.to_dense() @ dense, matrix.to_dense() @ dense[permutation]])
+    expected = prelu(plain + bias, slope) @ vector
+    expected_gradients = torch.autograd.grad(expected @ weights, inputs)
+    both = Activations(matrix, dense, bias, slope, 2, permutation).groups
+    for logits in (
+        torch.cat([group @ vector for group in both]),
+        torch.cat([group.to_dense() for group in both]) @ vector,
+    ):
+        torch.testing.assert_close(logits, expected)
+        for one, other in zip(torch.autograd.grad(logits @ weights, inputs), expected_gradients, strict=True):
+            torch.testing.assert_close(one, other)
