@@ -1,11 +1,17 @@
-"""Texts put into Markdown files that hold other things too."""
+"""Markdown: tables, and texts put into files that hold other things too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 END = "<!-- end -->"
+
+
+def pipe_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of a heading and rows of as many cells."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def fill_marked_places(path: Path, texts: Mapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from src.command import PROJECT_ROOT
+from src.markdown import pipe_table
 from src.result import REFERENCE_NAMES
 
 log = logging.getLogger(__name__)
@@ -118,8 +119,8 @@ def write_summary(sweep_dir: Path) -> None:
         ]
         for row in rows
     ]
-    lines = [headings + [REFERENCE_NAMES[name] for name in references], ["---"] * (6 + len(references)), *cells]
-    (sweep_dir / "summary.md").write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
+    with_references = headings + [REFERENCE_NAMES[name] for name in references]
+    (sweep_dir / "summary.md").write_text(pipe_table(with_references, cells))
     table = Table(*headings, title="accuracy in %: mean ± standard deviation over the runs", title_justify="left")
     for row in cells:
         table.add_row(*map(escape, row[: len(headings)]))

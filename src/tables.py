@@ -16,7 +16,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from src.markdown import fill_marked_places
+from src.markdown import fill_marked_places, pipe_table
 
 PAPER_RUNS = 5
 """Runs behind each figure of the paper."""
@@ -200,10 +200,8 @@ def look_up(result: Mapping[str, Any], path: str) -> float:
 def markdown(table: Table, measure: str, shown: Sequence[Cell]) -> str:
     """Return one measure of a table as Markdown."""
     unit = f" in {table.measures[measure].unit}" if table.measures[measure].unit else ""
-    lines = [[measure + unit, *table.datasets], ["---"] * (len(table.datasets) + 1)]
-    for name in table.rows:
-        lines.append([name, *(cell.text for cell in shown if cell.row == name)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    rows = ([name, *(cell.text for cell in shown if cell.row == name)] for name in table.rows)
+    return pipe_table([measure + unit, *table.datasets], rows)
 
 
 def write_csv(table: Table, by_measure: Mapping[str, Sequence[Cell]], path: Path) -> None:

@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from src.markdown import pipe_table
 from src.result import REFERENCE_NAMES
 
 Row = Mapping[str, Any]
@@ -73,7 +74,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     graphs = list(dict.fromkeys(row["dataset"] for row in rows))
     models = list(dict.fromkeys(row["model"] for row in rows))
     at = {(row["model"], row["dataset"]): row for row in rows}
-    lines = [["", *graphs], ["---"] * (len(graphs) + 1)]
+    lines: list[list[str]] = []
 
     def add(title: str, cells: Sequence[str]) -> None:
         if any(cells):
@@ -92,7 +93,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         for figure, by_name in stated.items() if model not in models else ():
             title = f"the paper on {settings['paper_machine']}, {model}: {FIGURES[figure]}"
             add(title, [show(by_name[graph]) if graph in by_name else "" for graph in graphs])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return pipe_table(["", *graphs], lines)
 
 
 def profile(report: Mapping[str, Any]) -> str:
@@ -102,11 +103,10 @@ def profile(report: Mapping[str, Any]) -> str:
         return ""
     large = [{name for name, ms in row["parts"].items() if ms > 0.05 * sum(row["parts"].values())} for row in rows]
     names = [name for name in dict.fromkeys(name for row in rows for name in row["parts"]) if name in set.union(*large)]
-    lines = [["ms", *(f"{row['model']}, {row['dataset']}" for row in rows)], ["---"] * (len(rows) + 1)]
-    lines += [[f"`{name}`", *(show(row["parts"].get(name, 0)) for row in rows)] for name in names]
+    lines = [[f"`{name}`", *(show(row["parts"].get(name, 0)) for row in rows)] for name in names]
     rest = [sum(ms for name, ms in row["parts"].items() if name not in names) for row in rows]
     lines.append(["all others", *map(show, rest)])
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = pipe_table(["ms", *(f"{row['model']}, {row['dataset']}" for row in rows)], lines)
     return f"\n## Where a step's time goes\n\nIn PyTorch's profiler, by what the operations take themselves.\n\n{table}"
 
 
