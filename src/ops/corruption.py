@@ -23,6 +23,13 @@ def permute_rows(x: Tensor, permutation: Tensor) -> Tensor:
     return _Permute.apply(x, permutation)
 
 
+def inverse_permutation(permutation: Tensor) -> Tensor:
+    """Return the order that undoes another: x[permutation][inverse] = x, int64, shape (N,)."""
+    inverse = torch.empty_like(permutation)
+    inverse[permutation] = torch.arange(len(permutation), device=permutation.device)
+    return inverse
+
+
 class _Permute(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, permutation: Tensor) -> Tensor:
@@ -31,6 +38,4 @@ class _Permute(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        inverse = torch.empty_like(ctx.permutation)
-        inverse[ctx.permutation] = torch.arange(len(inverse), device=inverse.device)
-        return gradients[0][inverse], None
+        return gradients[0][inverse_permutation(ctx.permutation)], None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from src.ops import kernels
 from src.ops.activation import prelu
-from src.ops.corruption import permute_rows
+from src.ops.corruption import inverse_permutation, permute_rows
 from src.ops.diffusion import Diffusion
 from src.ops.memory import empty
 from src.ops.sparse import SparseMatrix, threads
@@ -42,7 +42,8 @@ class Activations:
     its transpose: of the activations nothing is kept but whether each is above 0. With a dense S, S Z is made and kept.
 
     Args:
-        matrix, dense, number, permutation: S on the CPU, Z, and what else ``products`` takes.
+        matrix, dense, number, permutation: S on the CPU, Z, and what else ``products`` takes. A permutation needs a
+            sparse S.
         bias: b, shape (D',).
         slope: Of the PReLU, shape (1,).
     """
@@ -62,6 +63,7 @@ class Activations:
             if isinstance(self.matrix, SparseMatrix):
                 logits = _SparseLogits.apply(self.matrix, self.permutation, self.dense, *rest)
             else:
+                assert self.permutation is None, "permuted groups of a dense matrix"
                 logits = _DenseLogits.apply(self.matrix @ self.dense, *rest)
             self._logits = vector, logits.chunk(self.number)
         return self._logits[1]
@@ -110,24 +112,19 @@ class _SparseLogits(torch.autograd.Function):
         vector: Tensor,
     ) -> Tensor:
         dense, bias, slope, vector = (x.to(matrix.values.dtype).contiguous() for x in (dense, bias, slope, vector))
-        rows = matrix.compressed_rows
-        order = (
-            np.empty(0, rows.columns.dtype) if permutation is None else permutation.numpy().astype(rows.columns.dtype)
-        )
         num_rows = matrix.shape[0] * (1 if permutation is None else 2)
         above, logits = empty(num_rows, len(vector), torch.uint8), dense.new_empty(num_rows)
         arrays = (x.detach().numpy() for x in (dense, bias, slope, vector, above, logits))
-        kernels.discriminate(*rows, order, *arrays, threads())
+        kernels.discriminate(*matrix.compressed_rows, as_order(permutation, matrix), *arrays, threads())
         ctx.save_for_backward(dense, bias, slope, vector, above)
-        ctx.matrix, ctx.order = matrix, order
+        ctx.matrix, ctx.permutation = matrix, permutation
         return logits
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor, Tensor]:
         dense, bias, slope, vector, above = ctx.saved_tensors
         gradient, dense_gradient = gradients[0].contiguous(), empty(len(dense), dense.shape[1], dense.dtype)
-        inverse = np.empty_like(ctx.order)
-        inverse[ctx.order] = np.arange(len(inverse), dtype=inverse.dtype)
+        inverse = as_order(None if ctx.permutation is None else inverse_permutation(ctx.permutation), ctx.matrix)
         sums = dense.new_zeros(3, threads(), len(vector))
         arrays = (x.detach().numpy() for x in (dense, slope, vector, above, gradient, dense_gradient, *sums))
         kernels.discriminate_backward(*ctx.matrix.compressed_columns, inverse, *arrays, threads())
@@ -136,6 +133,12 @@ class _SparseLogits(torch.autograd.Function):
         bias_share = slope * total + (1 - slope) * kept  # sum_i c_i D_ik
         slope_gradient = vector @ (below + bias * (total - kept))
         return None, None, dense_gradient, vector * bias_share, slope_gradient.view(1), weighted + bias * bias_share
+
+
+def as_order(permutation: Tensor | None, matrix: SparseMatrix) -> np.ndarray:
+    """Return a permutation as the kernels take it, with indices as wide as the matrix's, and an empty one for None."""
+    dtype = matrix.compressed_rows.columns.dtype
+    return np.empty(0, dtype) if permutation is None else permutation.numpy().astype(dtype)
 
 
 class _DenseLogits(torch.autograd.Function):
