@@ -153,6 +153,13 @@ class GCNLayer(nn.Module):
         return self.bias.new_zeros(1) if isinstance(self.activation, nn.ReLU) else None
 
 
+def masked_product(x: Tensor | SparseMatrix, weight: Tensor, kept_columns: Tensor | None) -> Tensor:
+    """Return X M W, with M as a mask over the columns of X; None keeps all. X is never copied."""
+    if isinstance(x, SparseMatrix):
+        return x.multiply(weight, kept_columns)
+    return x @ (weight if kept_columns is None else weight * kept_columns[:, None])
+
+
 class GCN(Encoder):
     """A stack of GCN layers of one width, with a cheaper road to both groups."""
 
@@ -200,15 +207,11 @@ class GCN(Encoder):
             x, y = (rows @ first.weight).chunk(2)
         else:
             factors = [adjacency] * (hops - 1)
-            dense = isinstance(features, Tensor)
-            weight = first.weight * kept_columns[:, None] if dense and kept_columns is not None else first.weight
-            if hops > 1 and isinstance(features, Tensor) and features.shape[1] <= weight.shape[1]:
-                x, y = ((adjacency @ z) @ weight for z in (features, features[permutation]))
+            if hops > 1 and isinstance(features, Tensor) and features.shape[1] <= first.weight.shape[1]:
+                propagated = adjacency @ features, adjacency @ features[permutation]
+                x, y = (masked_product(z, first.weight, kept_columns) for z in propagated)
             else:
-                if isinstance(features, SparseMatrix):
-                    transformed = features.multiply(weight, kept_columns)
-                else:
-                    transformed = features @ weight
+                transformed = masked_product(features, first.weight, kept_columns)
                 if hops == 1:
                     x, y = first.groups(adjacency, transformed, 2, permutation)
                     return x, y
