@@ -210,7 +210,8 @@ def train_and_judge(
     graph = datamodule.graph = datamodule.graph.to(home)
     with torch.no_grad():
         result["statistics"] = {"untrained": model.to(home).statistics(graph)}
-    load_kernels()
+    if home.type == "cpu":
+        load_kernels()
     timing["prepare_seconds"] = time.perf_counter() - started
 
     fit(trainer, model, datamodule, cfg.ckpt_path)

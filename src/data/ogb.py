@@ -22,8 +22,8 @@ from src.data.mapped import MappedDataModule
 from src.data.ogb_files import ARCHIVE_GB, OGBFiles, gigabytes, silent_ogb
 from src.data.ogb_format import read_csv, read_npz
 from src.data.raw import mirror_folder
-from src.data.store import Source, check_disk, store_bytes
-from src.ops.checks import check_choice
+from src.data.store import Source, store_bytes
+from src.ops.checks import check_choice, check_disk
 
 log = logging.getLogger(__name__)
 
