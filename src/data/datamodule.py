@@ -171,10 +171,10 @@ class InMemoryDataModule(GraphDataModule):
         if self.largest_component:
             data = LargestConnectedComponents()(data)
         self.labels = make_labels(data, self.split, self.split_seed)
-        self.graph = Graph(
-            scale_features(data.x, self.feature_scaling, self.feature_storage),
-            normalised_adjacency(data.edge_index, data.num_nodes),
-        )
+        features = scale_features(data.x, self.feature_scaling, self.feature_storage)
+        if self.loader == "full" and isinstance(features, Tensor):
+            features = features.T.contiguous().T  # column by column: a whole-graph step leaves columns out
+        self.graph = Graph(features, normalised_adjacency(data.edge_index, data.num_nodes))
 
     @property
     def title(self) -> str:

@@ -74,6 +74,16 @@ def test_full_loader_serves_the_whole_graph_again_and_again(make_datamodule: Mak
     assert len({batch.seed for batch in batches}) == 3
 
 
+@pytest.mark.parametrize("loader", ["full", "rows"])
+def test_dense_features_lie_as_their_steps_read_them(make_datamodule: Make, loader: str) -> None:
+    datamodule = make_datamodule("citeseer", loader=loader, feature_storage="dense")
+    datamodule.setup()
+    features = datamodule.graph.features
+    assert isinstance(features, Tensor)
+    assert features.T.is_contiguous() == (loader == "full")
+    assert features.is_contiguous() == (loader == "rows")
+
+
 def test_rows_loader_passes_over_all_nodes_in_random_orders(make_datamodule: Make) -> None:
     batches = steps(make_datamodule("synthetic/tiny", loader="rows", batch_size=150), 0, 6)
     targets = [batch.targets for batch in batches if batch.targets is not None]

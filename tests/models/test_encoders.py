@@ -44,9 +44,8 @@ def steps(draw: st.DrawFn) -> tuple[GGD, Graph, Tensor | None]:
     torch.manual_seed(draw(st.integers(0, 2**31)))
     x = torch.randn(25, 10, dtype=torch.float64) * (torch.rand(25, 10) < 0.5)
     edges = torch.randint(25, (2, draw(st.sampled_from([0, 20, 150]))))
-    graph = Graph(
-        SparseMatrix.from_dense(x) if draw(st.booleans()) else x, normalised_adjacency(edges, 25).to(torch.float64)
-    )
+    features = draw(st.sampled_from([x, x.T.contiguous().T, SparseMatrix.from_dense(x)]))  # by row, by column, sparse
+    graph = Graph(features, normalised_adjacency(edges, 25).to(torch.float64))
     num_layers = draw(st.sampled_from([1, 1, 2, 3]))
     targets = torch.randperm(25)[: draw(st.integers(1, 25))] if draw(st.booleans()) else None
     model = GGD(
