@@ -137,12 +137,17 @@ class OnlineProbe(pl.Callback):
         check_range("logger.online_every", every, 1)
         self.every, self.probe, self.datamodule, self.timer = every, probe, datamodule, timer
 
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.datamodule.labels is None:
+            raise ValueError("logger.online_every probes validation nodes, and no classes are known: set it to null")
+
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if trainer.global_step % self.every:
             return
         assert isinstance(pl_module, Method)
+        assert self.datamodule.labels is not None
         started, trained = time.perf_counter(), self.timer.elapsed()
         labels = dataclasses.replace(self.datamodule.labels, test=self.datamodule.labels.validation)
         pl_module.eval()

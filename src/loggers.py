@@ -72,7 +72,7 @@ class WandbLogger(pl.loggers.WandbLogger):
         else:
             log.info("W&B: %s", run.url)
 
-    def report(self, numbers: dict[str, float], embeddings: Tensor, classes: Tensor, run_dir: Path) -> None:
+    def report(self, numbers: dict[str, float], embeddings: Tensor, classes: Tensor | None, run_dir: Path) -> None:
         """Log the final numbers as the summary, and the picture and the files that are asked for."""
         import wandb
 
@@ -82,7 +82,7 @@ class WandbLogger(pl.loggers.WandbLogger):
         run.summary.update(numbers)
         if self.projection_nodes:
             nodes, places = project(embeddings.numpy(), self.projection_nodes)
-            self.log_image("projection", [draw(places, classes[nodes].numpy())])
+            self.log_image("projection", [draw(places, None if classes is None else classes[nodes].numpy())])
         if self.artifacts:
             for kind, file in (("model", "checkpoints/last.ckpt"), ("embeddings", "embeddings.npy")):
                 artifact = wandb.Artifact(f"{kind}-{run.id}", kind)
@@ -135,7 +135,7 @@ def logged(loggers: Sequence[Logger], settings: dict[str, Any]) -> Iterator[None
 
 
 def report(
-    loggers: Sequence[Logger], result: dict[str, Any], embeddings: Tensor, classes: Tensor, run_dir: Path
+    loggers: Sequence[Logger], result: dict[str, Any], embeddings: Tensor, classes: Tensor | None, run_dir: Path
 ) -> None:
     """Log what is known at the end of a run.
 
@@ -143,7 +143,7 @@ def report(
         loggers: Those that keep final numbers do; a CSV file holds steps only.
         result: What ``result.json`` holds.
         embeddings: Shape (N, D').
-        classes: Class of each node, int64, shape (N,).
+        classes: Class of each node, int64, shape (N,), if it is known.
         run_dir: Where checkpoint and embeddings lie.
     """
     numbers = final_numbers(result)

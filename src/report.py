@@ -153,7 +153,7 @@ def node_classes(folder: Path, num_nodes: int) -> np.ndarray | None:
     try:
         dataset = OmegaConf.load(folder / "config.yaml").dataset
         classes = rebuild_classes(OmegaConf.to_yaml(dataset))
-        if len(classes) != num_nodes:
+        if classes is not None and len(classes) != num_nodes:
             raise ValueError(f"the dataset has {len(classes):,} nodes, the embeddings {num_nodes:,}")
     except Exception as error:  # of any dataset's own: without its classes the page is still worth having
         log.warning("Classes of %s are unknown: %s", folder, error)
@@ -162,8 +162,8 @@ def node_classes(folder: Path, num_nodes: int) -> np.ndarray | None:
 
 
 @functools.cache
-def rebuild_classes(settings: str) -> np.ndarray:
-    """Return the class of each node of the dataset that these settings (yaml) make, without downloading it."""
+def rebuild_classes(settings: str) -> np.ndarray | None:
+    """Return the class of each node, if known, of the dataset that these settings (yaml) make, without a download."""
     from hydra.utils import instantiate
 
     dataset = OmegaConf.create(settings)
@@ -171,7 +171,7 @@ def rebuild_classes(settings: str) -> np.ndarray:
         dataset.download = False
     datamodule = instantiate(dataset, _convert_="all")
     datamodule.setup()
-    return datamodule.labels.classes.numpy()
+    return None if datamodule.labels is None else datamodule.labels.classes.numpy()
 
 
 def render(runs: pd.DataFrame, curves: pd.DataFrame, projections: pd.DataFrame, outputs_dir: Path, file: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -48,23 +49,26 @@ def write_result(result: dict[str, Any], run_dir: Path) -> Path:
 
 
 def print_result(result: dict[str, Any], run_dir: Path) -> None:
-    """Print accuracies, seconds and memory of a finished run, and where its files are."""
+    """Print accuracies, or the loss without labels, seconds and memory of a finished run, and where its files are."""
     title = f"{result['model']} on {result['dataset']}, seed {result['seed']}"
     if result["hyperparameters"].get("largest_component"):
         title += ", largest component"
     table = Table(title=title, title_justify="left")
     for heading in ("accuracy in %", "validation", "test", "chosen on validation"):
         table.add_column(heading, justify="right" if heading in ("validation", "test") else "left")
-    rows = {result["model"]: result["probe"]} | {
-        REFERENCE_NAMES[name]: row for name, row in (result["references"] or {}).items()
-    }
+    rows = {result["model"]: result["probe"]} if result["probe"] else {}
+    rows |= {REFERENCE_NAMES[name]: row for name, row in (result["references"] or {}).items()}
     for name, row in rows.items():
         style = "bold" if name == result["model"] else None
         table.add_row(
             name, f"{100 * row['val_accuracy']:.1f}", f"{100 * row['test_accuracy']:.1f}", chosen(row), style=style
         )
     console = Console(width=None if Console().is_terminal else 100)
-    console.print(table)
+    if rows:
+        console.print(table)
+    else:
+        loss = "" if result["loss"] is None else f": loss {result['loss']:.3f} in the end; {math.log(2):.3f} is chance"
+        console.print(title + loss, highlight=False)
     timing = result["timing"]
     step = timing["step_ms_median"]
     console.print(

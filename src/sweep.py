@@ -105,7 +105,7 @@ def write_summary(sweep_dir: Path) -> None:
     (sweep_dir / "summary.json").write_text(json.dumps(rows, indent=2) + "\n")
     write_csv(rows, sweep_dir / "summary.csv")
 
-    headings = ["setting", "runs", "failed", "validation", "test", "fit seconds"]
+    headings = ["setting", "runs", "failed", "validation", "test", "loss", "fit seconds"]
     references = [name for name in REFERENCE_NAMES if any(name in row["references"] for row in rows)]
     cells = [
         [
@@ -114,6 +114,7 @@ def write_summary(sweep_dir: Path) -> None:
             str(row["failed"]),
             percent(row["val_accuracy"]),
             percent(row["test_accuracy"]),
+            "{:.3f} ± {:.3f}".format(*row["loss"]) if row["loss"] else "-",
             seconds(row["fit_seconds"]),
             *(percent(row["references"].get(name)) for name in references),
         ]
@@ -137,7 +138,7 @@ def write_summary(sweep_dir: Path) -> None:
 def write_csv(rows: list[dict[str, Any]], path: Path) -> None:
     """Write a line for each setting, with a column for each override."""
     keys = list(dict.fromkeys(key for row in rows for key in row["overrides"]))
-    figures = ("val_accuracy", "test_accuracy", "fit_seconds")
+    figures = ("val_accuracy", "test_accuracy", "loss", "fit_seconds")
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         columns = [f"{name}_{part}" for name in figures for part in ("mean", "deviation")]
@@ -155,7 +156,7 @@ def write_tuned(settings: list[Setting], rows: list[dict[str, Any]], folder: Pat
     """
     pairs: dict[tuple[str, str], list[int]] = {(setting.dataset, setting.model): [] for setting in settings}
     for place, setting in enumerate(settings):
-        if rows[place]["runs"]:
+        if rows[place]["val_accuracy"]:
             pairs[setting.dataset, setting.model].append(place)
     for (dataset, model), places in pairs.items():
         if len(places) < 2:
@@ -183,7 +184,7 @@ def write_tuned(settings: list[Setting], rows: list[dict[str, Any]], folder: Pat
 def draw(settings: list[Setting], rows: list[dict[str, Any]], shared: dict[str, str], path: Path) -> None:
     """Draw validation accuracy against each override that varies: a dot for each setting, mean ± deviation."""
     keys = [key for key in dict.fromkeys(k for s in settings for k in s.overrides) if key not in shared]
-    finished = [(setting, row) for setting, row in zip(settings, rows, strict=True) if row["runs"]]
+    finished = [(setting, row) for setting, row in zip(settings, rows, strict=True) if row["val_accuracy"]]
     if not keys or not finished:
         return
     import matplotlib
@@ -221,7 +222,7 @@ def as_number(text: str) -> tuple[float, str]:
 
 
 def summarise(setting: Setting, shared: set[tuple[str, str]]) -> dict[str, Any]:
-    """Return a row: counts of runs, their seeds, errors, and [mean, population deviation] of accuracies and seconds."""
+    """Return a row: counts of runs, their seeds, errors, and [mean, population deviation] of the numbers."""
     own = [f"{key}={value}" for key, value in setting.overrides.items() if (key, value) not in shared]
     name = " ".join(own or [f"{key}={value}" for key, value in setting.overrides.items()]) or "as configured"
     results = {folder: read_result(folder) for folder in setting.folders}
@@ -239,6 +240,7 @@ def summarise(setting: Setting, shared: set[tuple[str, str]]) -> dict[str, Any]:
         "seeds": [result["seed"] for result in finished],
         "val_accuracy": spread([result["val_accuracy"] for result in finished]),
         "test_accuracy": spread([result["test_accuracy"] for result in finished]),
+        "loss": spread([result.get("loss") for result in finished]),
         "fit_seconds": spread([result["timing"]["fit_seconds"] for result in finished]),
         "wall_seconds": spread([result["timing"]["wall_seconds"] for result in finished]),
         "references": {
@@ -254,9 +256,10 @@ def read_result(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {"status": "not started"}
 
 
-def spread(values: list[float]) -> list[float] | None:
-    """Mean and population standard deviation; None of nothing."""
-    return [statistics.mean(values), statistics.pstdev(values)] if values else None
+def spread(values: list[float | None]) -> list[float] | None:
+    """Mean and population standard deviation of what is known; None of nothing."""
+    known = [value for value in values if value is not None]
+    return [statistics.mean(known), statistics.pstdev(known)] if known else None
 
 
 def percent(mean_and_deviation: list[float] | None) -> str:

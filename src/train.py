@@ -34,7 +34,7 @@ OUT_OF_MEMORY = (
 
 @command("train")
 def main(cfg: DictConfig) -> float:
-    """Run one job and return its validation accuracy, which is what a sweep may maximise."""
+    """Run one job and return what a sweep may maximise."""
     from hydra.core.hydra_config import HydraConfig
 
     from src.result import print_result
@@ -54,7 +54,7 @@ def main(cfg: DictConfig) -> float:
         done = finished_before(cfg, run_dir)
         if done is not None:
             log.info("%s is finished already", run_dir)
-            return done
+            return score(done)
     try:
         result = record(cfg, run_dir, choices["dataset"], choices["model"])
     except BaseException:
@@ -64,7 +64,12 @@ def main(cfg: DictConfig) -> float:
             log.info("Go on with: python -m src.train %s", " ".join([*overrides, f"ckpt_path={checkpoint}"]))
         raise
     print_result(result, run_dir)
-    return result["val_accuracy"]
+    return score(result)
+
+
+def score(result: dict[str, Any]) -> float:
+    """Return what a sweep may maximise: the validation accuracy, or nan without labels."""
+    return float("nan") if result["val_accuracy"] is None else result["val_accuracy"]
 
 
 def launched() -> tuple[int, int]:
@@ -73,8 +78,8 @@ def launched() -> tuple[int, int]:
     return int(rank), int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS", "1")))
 
 
-def finished_before(cfg: DictConfig, run_dir: Path) -> float | None:
-    """Return the validation accuracy of the same job, if an earlier sweep finished it; None if it did not.
+def finished_before(cfg: DictConfig, run_dir: Path) -> dict[str, Any] | None:
+    """Return the result of the same job, if an earlier sweep finished it; None if it did not.
 
     Raises:
         FileExistsError: If the folder's result is that of another job, or ``sweep.resume`` is not asked for.
@@ -90,7 +95,7 @@ def finished_before(cfg: DictConfig, run_dir: Path) -> float | None:
         settings.append({key: value for key, value in plain.items() if key != "sweep"})  # type: ignore[union-attr]
     if settings[0] != settings[1]:
         raise FileExistsError(f"{run_dir} holds the result of other settings: choose another hydra.sweep.dir")
-    return result["val_accuracy"] if result["status"] == "finished" else None
+    return result if result["status"] == "finished" else None
 
 
 def record(cfg: DictConfig, run_dir: Path, dataset: str, model: str) -> dict[str, Any]:
@@ -218,6 +223,7 @@ def train_and_judge(
     if trainer.global_rank > 0:
         return
     timing |= StepTimer.measured(trainer)
+    result["loss"] = trainer.callback_metrics["loss"].item() if "loss" in trainer.callback_metrics else None
 
     with stopwatch(timing, "embed_seconds"), torch.no_grad():
         embeddings = model.to(home).embed(graph).cpu()
@@ -225,22 +231,26 @@ def train_and_judge(
     if cfg.keep_artifacts:
         np.save(run_dir / "embeddings.npy", embeddings.numpy())
 
-    with stopwatch(timing, "probe_seconds"):
-        probed = probe.evaluate(embeddings, datamodule.labels)
-    result |= {"test_accuracy": probed.test_accuracy, "val_accuracy": probed.val_accuracy, "probe": probed.as_dict()}
+    if datamodule.node_names is not None:
+        (run_dir / "nodes.txt").write_text("".join(f"{name}\n" for name in datamodule.node_names))
 
-    result["references"] = None
+    labels = datamodule.labels
+    result |= {"test_accuracy": None, "val_accuracy": None, "probe": None, "references": None}
+    with stopwatch(timing, "probe_seconds"):
+        if labels is not None:
+            probed = probe.evaluate(embeddings, labels)
+            result |= {"test_accuracy": probed.test_accuracy, "val_accuracy": probed.val_accuracy}
+            result["probe"] = probed.as_dict()
+
     with stopwatch(timing, "references_seconds"), torch.no_grad():
-        if with_references:
+        if labels is not None and with_references:
             untrained = new_model().to(home).encode(graph)
-            rows = reference_results(
-                graph, datamodule.labels, untrained, probe, lambda name: log.info("reference: %s", name)
-            )
+            rows = reference_results(graph, labels, untrained, probe, lambda name: log.info("reference: %s", name))
             result["references"] = {name: row.as_dict() for name, row in rows.items()}
     timing["wall_seconds"] = time.perf_counter() - started
     result["timing"] = timing
     result["memory"] = {"peak_rss_mb": peak_rss_mb(), "peak_gpu_mb": peak_gpu_mb()}
-    report(loggers, result, embeddings, datamodule.labels.classes, run_dir)
+    report(loggers, result, embeddings, None if labels is None else labels.classes, run_dir)
 
 
 def make_trainer(cfg: DictConfig, callbacks: list[pl.Callback], loggers: list[Logger]) -> pl.Trainer:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -75,6 +76,9 @@ def make_datamodule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         target = getattr(data, config.pop("_target_").rpartition(".")[2])
         if "data_dir" in config:
             config["data_dir"] = str(tmp_path / "data")
+        if name == "custom" and "edges" not in changes:
+            np.save(tmp_path / "edges.npy", np.array([[0, 1, 2, 3], [1, 2, 0, 4]]))
+            config["edges"] = str(tmp_path / "edges.npy")
         if "scale" in config:
             config["scale"] = 6000 / config["num_nodes"]
         if "download" in config:

@@ -34,7 +34,7 @@ def test_mistyped_names(run: Run, override: str, hints: list[str]) -> None:
 def test_help_names_groups_settings_and_examples(run: Run) -> None:
     outcome = run("--help")
     assert outcome.returncode == 0
-    for part in ("dataset: citeseer, computers, cora, cs, ogbn-arxiv", "learning_rate:", "Examples:"):
+    for part in ("dataset: citeseer, computers, cora, cs, custom, ogbn-arxiv", "learning_rate:", "Examples:"):
         assert part in outcome.stdout
 
 

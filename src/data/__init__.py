@@ -2,6 +2,7 @@
 
 from src.data.amazon import AmazonDataModule
 from src.data.coauthor import CoauthorDataModule
+from src.data.custom import CustomDataModule
 from src.data.datamodule import GraphDataModule, InMemoryDataModule
 from src.data.mapped import MappedDataModule
 from src.data.ogb import OGBDataModule
@@ -12,6 +13,7 @@ from src.data.twins import TwinDataModule
 __all__ = [
     "AmazonDataModule",
     "CoauthorDataModule",
+    "CustomDataModule",
     "GraphDataModule",
     "InMemoryDataModule",
     "MappedDataModule",

@@ -42,7 +42,10 @@ class GraphDataModule(pl.LightningDataModule, ABC):
     """
 
     graph: Graph
-    labels: Labels
+    labels: Labels | None = None
+    """None: the classes are not known, and nothing can be probed."""
+    node_names: np.ndarray | None = None
+    """What the data calls each node, shape (N,); None: nothing but its place, from 0."""
     options: tuple[str, ...] = ("loader", "batch_size")
     """Settings of the dataset that the numbers depend on."""
 
@@ -74,11 +77,11 @@ class GraphDataModule(pl.LightningDataModule, ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Set ``graph`` and ``labels``."""
+        """Set ``graph``, and ``labels`` and ``node_names`` if there are any."""
 
     @abstractmethod
-    def describe_split(self) -> dict[str, Any]:
-        """Return name, seed, sizes and fingerprint of the split."""
+    def describe_split(self) -> dict[str, Any] | None:
+        """Return name, seed, sizes and fingerprint of the split; None without labels."""
 
     def setup(self, stage: str | None = None) -> None:
         """Prepare ``graph`` and ``labels``, once.
@@ -91,15 +94,17 @@ class GraphDataModule(pl.LightningDataModule, ABC):
             return
         self.prepare()
         self._ready = True
-        split = self.describe_split()
+        split, graph = self.describe_split(), self.graph
+        known = "no classes are known, so that nothing is probed"
+        if split is not None and self.labels is not None:
+            sizes = "/".join(f"{size:,}" for size in split["sizes"])
+            known = f"{self.labels.num_classes} classes; {split['name']} split of {sizes} nodes, "
+            known += f"fingerprint {split['fingerprint']}"
         log.info(
-            "%s: %s nodes, %s edges, %s features, %s classes; %s split of %s/%s/%s nodes, fingerprint %s",
+            "%s: %s nodes, %s edges, %s features, %s",
             self.title,
-            *(f"{n:,}" for n in (self.graph.num_nodes, self.graph.num_edges, self.graph.num_features)),
-            self.labels.num_classes,
-            split["name"],
-            *(f"{size:,}" for size in split["sizes"]),
-            split["fingerprint"],
+            *(f"{n:,}" for n in (graph.num_nodes, graph.num_edges, graph.num_features)),
+            known,
         )
 
     @property
@@ -162,25 +167,30 @@ class InMemoryDataModule(GraphDataModule):
 
     @abstractmethod
     def load(self) -> Data:
-        """Return the graph as published: ``x`` (N, D), ``edge_index`` (2, E), ``y`` (N,), and masks if it has them."""
+        """Return the graph as it is: ``x`` (N, D), ``edge_index`` (2, E), and ``y`` (N,) and masks if it has them."""
 
     def prepare(self) -> None:
         data = self.load()
         check_graph(data, self.dataset)
         check_counts(data, self.counts, self.dataset)
         if self.largest_component:
+            names = np.arange(data.num_nodes) if self.node_names is None else self.node_names
+            data.place = torch.arange(data.num_nodes)
             data = LargestConnectedComponents()(data)
-        self.labels = make_labels(data, self.split, self.split_seed)
+            self.node_names = names[data.place.numpy()]
         features = scale_features(data.x, self.feature_scaling, self.feature_storage)
         if self.loader == "full" and isinstance(features, Tensor):
             features = features.T.contiguous().T  # column by column: a whole-graph step leaves columns out
+        self.labels = None if data.y is None else make_labels(data, self.split, self.split_seed)
         self.graph = Graph(features, normalised_adjacency(data.edge_index, data.num_nodes))
 
     @property
     def title(self) -> str:
         return self.dataset + (" (largest component)" if self.largest_component else "")
 
-    def describe_split(self) -> dict[str, Any]:
+    def describe_split(self) -> dict[str, Any] | None:
+        if self.labels is None:
+            return None
         seed = None if self.split == "public" else self.split_seed
         return {"name": self.split, "seed": seed} | self.labels.describe()
 
@@ -240,6 +250,8 @@ def check_graph(data: Data, name: str) -> None:
 
 def check_counts(data: Data, expected: Mapping[str, int], name: str) -> None:
     """Raise ValueError unless a graph has the numbers of nodes, undirected edges, features and classes published."""
+    if not expected:
+        return
     source, target = data.edge_index
     pairs = torch.stack([torch.minimum(source, target), torch.maximum(source, target)])[:, source != target]
     found = {

@@ -12,7 +12,7 @@ from torch import Tensor
 from src.ops.checks import check_choice
 from src.ops.sparse import SparseMatrix
 
-SCALINGS = ("none", "row", "l2", "tfidf", "standardize")
+SCALINGS = ("none", "row", "l2", "tfidf", "standardize", "auto")
 
 STORAGES = ("auto", "sparse", "dense")
 
@@ -25,10 +25,11 @@ def scale_features(x: Tensor, scaling: str, storage: str) -> Tensor | SparseMatr
     """Scale the features of all nodes; no label is involved.
 
     Args:
-        x: Raw features, shape (N, D).
+        x: Raw features, shape (N, D), dense or sparse (COO).
         scaling: ``none``; ``row``: each row divided by the sum of its absolute values; ``l2``: by its length;
             ``tfidf``: term frequency times inverse document frequency, rows of length 1; ``standardize``: each column
-            to mean 0 and variance 1.
+            to mean 0 and variance 1; ``auto``: ``row`` if fewer than 25 % of the entries are non-zero, as in bags of
+            words, else ``standardize``.
         storage: ``sparse``, ``dense``, or ``auto``: sparse if fewer than 25 % of the entries are non-zero.
 
     Returns:
@@ -37,16 +38,18 @@ def scale_features(x: Tensor, scaling: str, storage: str) -> Tensor | SparseMatr
     Raises:
         ValueError: If scaling or storage is unknown, or a feature is not finite.
     """
-    if not torch.isfinite(x).all():
-        bad = (~torch.isfinite(x)).nonzero()
-        row, column = bad[0].tolist()
-        raise ValueError(
-            f"the features hold {len(bad):,} values that are NaN or infinite, the first at node {row}, "
-            f"column {column}: replace them before training"
-        )
     check_choice("dataset.feature_scaling", scaling, SCALINGS)
     check_choice("dataset.feature_storage", storage, STORAGES)
-    matrix = sp.csr_matrix(x.numpy())
+    matrix = _as_csr(x)
+    bad = np.flatnonzero(~np.isfinite(matrix.data))
+    if len(bad):
+        row = np.searchsorted(matrix.indptr, bad[0], side="right") - 1
+        raise ValueError(
+            f"the features hold {len(bad):,} values that are NaN or infinite, the first at node {row}, "
+            f"column {matrix.indices[bad[0]]}: replace them before training"
+        )
+    if scaling == "auto":
+        scaling = "row" if matrix.nnz < SPARSE_BELOW * np.prod(matrix.shape) else "standardize"
     if scaling == "none":
         scaled = matrix
     elif scaling == "row":
@@ -56,7 +59,7 @@ def scale_features(x: Tensor, scaling: str, storage: str) -> Tensor | SparseMatr
     elif scaling == "tfidf":
         scaled = TfidfTransformer().fit_transform(matrix)
     else:
-        scaled = sp.csr_matrix(StandardScaler().fit_transform(x.numpy()))
+        scaled = sp.csr_matrix(StandardScaler().fit_transform(matrix.toarray()))
     if storage == "dense" or (storage == "auto" and scaled.nnz >= SPARSE_BELOW * np.prod(scaled.shape)):
         return torch.from_numpy(scaled.toarray().astype(np.float32))
     return SparseMatrix(
@@ -65,3 +68,11 @@ def scale_features(x: Tensor, scaling: str, storage: str) -> Tensor | SparseMatr
         torch.from_numpy(scaled.data.astype(np.float32)),
         scaled.shape,
     )
+
+
+def _as_csr(x: Tensor) -> sp.csr_matrix:
+    """Return dense or sparse features for scikit-learn, without the zeros."""
+    if not x.is_sparse:
+        return sp.csr_matrix(x.numpy())
+    x = x.coalesce()
+    return sp.csr_matrix((x.values().numpy(), tuple(x.indices().numpy())), x.shape)

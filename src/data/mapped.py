@@ -31,6 +31,7 @@ class MappedDataModule(GraphDataModule):
         **shared: The arguments of ``GraphDataModule``.
     """
 
+    labels: Labels
     options = ("loader", "batch_size", "feature_dtype")
 
     def __init__(self, data_dir: str, feature_dtype: str, memory_mb: int, **shared: Any) -> None:

@@ -22,7 +22,7 @@ def make_labels(data: Data, split: str, seed: int) -> Labels:
         seed: Of the two drawn splits.
 
     Raises:
-        ValueError: If the split is unknown, the dataset ships none, or a class is missing from training.
+        ValueError: If the split is unknown, or not shipped, or if a part of it, or a class in training, is missing.
     """
     check_choice("dataset.split", split, SPLITS)
     classes = data.y
@@ -36,6 +36,12 @@ def make_labels(data: Data, split: str, seed: int) -> Labels:
     else:
         parts = per_class_split(classes, generator)
     labels = Labels(classes, *(part.sort().values for part in parts))
+    for part, size in zip(("training", "validation", "test"), labels.sizes, strict=True):
+        if size == 0:
+            raise ValueError(
+                f"the {split} split of {int((classes >= 0).sum()):,} nodes whose class is known has no {part} nodes: "
+                "it takes more of them, or another dataset.split"
+            )
     missing = sorted(set(range(labels.num_classes)) - set(classes[labels.train].tolist()))
     if missing:
         raise ValueError(

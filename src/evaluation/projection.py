@@ -37,14 +37,20 @@ def project(embeddings: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndar
         return nodes, TSNE(perplexity=perplexity, max_iter=500, random_state=0).fit_transform(components)
 
 
-def draw(places: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Draw places, shape (n, 2), coloured by class, shape (n,); return the image, uint8, shape (height, width, 3)."""
+def draw(places: np.ndarray, classes: np.ndarray | None) -> np.ndarray:
+    """Draw places, shape (n, 2), coloured by class, shape (n,), where it is known.
+
+    Returns:
+        The image, uint8, shape (height, width, 3).
+    """
     figure = Figure(figsize=(6, 6), layout="constrained")
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+    colours = np.zeros(len(places)) if classes is None else classes
     axes.scatter(
-        places[:, 0], places[:, 1], c=classes, cmap="tab10" if classes.max() < 10 else "tab20", s=6, linewidths=0
+        places[:, 0], places[:, 1], c=colours, cmap="tab10" if colours.max() < 10 else "tab20", s=6, linewidths=0
     )
-    axes.set(xticks=[], yticks=[], aspect="equal", title=f"t-SNE of {len(places):,} nodes, coloured by class")
+    by_class = "" if classes is None else ", coloured by class"
+    axes.set(xticks=[], yticks=[], aspect="equal", title=f"t-SNE of {len(places):,} nodes{by_class}")
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3]
