@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 
 LOADERS = ("full", "rows", "neighbor")
 
+WIDE = 256
+"""Dense features from which on they lie column by column for steps on the whole graph, which leave columns out. Deep
+encoders take fewer row by row, since these are multiplied with the adjacency first."""
+
 
 class GraphDataModule(pl.LightningDataModule, ABC):
     """One graph: made ready by ``setup``, then served as steps of training.
@@ -179,8 +183,8 @@ class InMemoryDataModule(GraphDataModule):
             data = LargestConnectedComponents()(data)
             self.node_names = names[data.place.numpy()]
         features = scale_features(data.x, self.feature_scaling, self.feature_storage)
-        if self.loader == "full" and isinstance(features, Tensor):
-            features = features.T.contiguous().T  # column by column: a whole-graph step leaves columns out
+        if self.loader == "full" and isinstance(features, Tensor) and features.shape[1] >= WIDE:
+            features = features.T.contiguous().T
         self.labels = None if data.y is None else make_labels(data, self.split, self.split_seed)
         self.graph = Graph(features, normalised_adjacency(data.edge_index, data.num_nodes))
 

@@ -220,7 +220,7 @@ class GCN(Encoder):
         else:
             factors = [adjacency] * (hops - 1)
             if hops > 1 and isinstance(features, Tensor) and features.shape[1] <= first.weight.shape[1]:
-                propagated = adjacency @ features, adjacency @ features[permutation]
+                propagated = products(adjacency, features.contiguous(), 2, permutation)
                 x, y = (masked_product(z, first.weight, kept_columns) for z in propagated)
             else:
                 transformed = masked_product(features, first.weight, kept_columns)
