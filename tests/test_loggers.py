@@ -207,6 +207,9 @@ def test_the_probe_during_training_leaves_random_numbers_and_test_nodes_alone(
     assert timer.paused_seconds >= 0.01
     with pytest.raises(ValueError, match=r"logger.online_every is 0; it must be at least 1"):
         OnlineProbe(0, probe, datamodule, timer)  # type: ignore[arg-type]
+    datamodule.labels = None
+    with pytest.raises(ValueError, match=r"logger.online_every probes validation nodes, and no classes are known"):
+        callback.on_fit_start(trainer, model)  # type: ignore[arg-type]
 
 
 @pytest.mark.command

@@ -87,10 +87,7 @@ class CustomDataModule(InMemoryDataModule):
         if self.id_column is not None:
             self.node_names = self._names(table[self.id_column])
         data.edge_index = self._edge_index(ends, words, len(data.x))
-        if self.classes_file is not None:
-            data.y = self._class_numbers(pd.Series(read_integers(self.classes_file)), len(data.x))
-        elif self.class_column is not None:
-            data.y = self._class_numbers(table[self.class_column], len(data.x))
+        data.y = self._classes(table, len(data.x))
         if self.split_column is not None:
             for word in table[self.split_column].dropna().unique():
                 check_choice(f"a word of the column {self.split_column} of {self.nodes}", word, PARTS)
@@ -122,12 +119,18 @@ class CustomDataModule(InMemoryDataModule):
             )
         return torch.from_numpy(numbers[ends])
 
-    def _class_numbers(self, column: pd.Series, num_nodes: int) -> Tensor:
-        """Return the class of each node from 0, -1 where it is unknown."""
-        if len(column) != num_nodes:
-            raise ValueError(f"{self.classes_file} has {len(column):,} classes, and there are {num_nodes:,} nodes")
-        known = column.where(column >= 0) if self.classes_file else column
-        return torch.from_numpy(pd.factorize(known, sort=True)[0].astype(np.int64))
+    def _classes(self, table: pd.DataFrame, num_nodes: int) -> Tensor | None:
+        """Return the class of each node from 0, -1 where it is unknown; None if no classes are given."""
+        if self.classes_file is not None:
+            column = pd.Series(read_integers(self.classes_file))
+            if len(column) != num_nodes:
+                raise ValueError(f"{self.classes_file} has {len(column):,} classes, and there are {num_nodes:,} nodes")
+            column = column.where(column >= 0)
+        elif self.class_column is not None:
+            column = table[self.class_column]
+        else:
+            return None
+        return torch.from_numpy(pd.factorize(column, sort=True)[0].astype(np.int64))
 
 
 def identity(num_nodes: int) -> Tensor:
