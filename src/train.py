@@ -230,9 +230,8 @@ def train_and_judge(
         result["statistics"]["trained"] = model.statistics(graph)
     if cfg.keep_artifacts:
         np.save(run_dir / "embeddings.npy", embeddings.numpy())
-
-    if datamodule.node_names is not None:
-        (run_dir / "nodes.txt").write_text("".join(f"{name}\n" for name in datamodule.node_names))
+        if datamodule.node_names is not None:
+            (run_dir / "nodes.txt").write_text("".join(f"{name}\n" for name in datamodule.node_names))
 
     labels = datamodule.labels
     result |= {"test_accuracy": None, "val_accuracy": None, "probe": None, "references": None}
