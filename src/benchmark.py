@@ -242,7 +242,8 @@ def lightning_share(pair: Pair, steps: int, repeats: int) -> dict[str, Any]:
     from pytorch_lightning.loggers import CSVLogger
 
     from src.callbacks import StepTimer
-    from src.train import fit, make_trainer
+    from src.fit import fit
+    from src.train import make_trainer
 
     cfg = pair.method.copy()
     cfg.trainer.max_steps = steps

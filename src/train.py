@@ -139,7 +139,11 @@ def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that the memory of the machine, or of a device, did not suffice."""
-    words = "out of memory", "can't allocate memory"  # of CUDA, and of PyTorch on the CPU
+    words = (
+        "out of memory",
+        "can't allocate memory",
+        "Cannot allocate memory",
+    )  # of CUDA, PyTorch on the CPU, the system
     return isinstance(error, MemoryError) or any(text in str(error) for text in words)
 
 
@@ -182,6 +186,7 @@ def train_and_judge(
 
     from src.callbacks import OnlineProbe, StepTimer
     from src.evaluation.references import reference_results
+    from src.fit import fit
     from src.loggers import report
     from src.measure import peak_gpu_mb, peak_rss_mb, reset_peak, stopwatch
     from src.ops.blocks import MappedMatrix
@@ -298,26 +303,6 @@ def make_trainer(cfg: DictConfig, callbacks: list[pl.Callback], loggers: list[Lo
     if trainer.max_steps < 0:
         raise ValueError("training would never end: set trainer.max_steps")
     return trainer
-
-
-def fit(trainer: pl.Trainer, model: Method, datamodule: GraphDataModule, ckpt_path: str | None) -> None:
-    """Train, from a checkpoint if one is given."""
-    import warnings
-
-    import torch
-
-    if ckpt_path is not None:
-        done = torch.load(ckpt_path, weights_only=True, map_location="cpu")["global_step"]
-        if trainer.max_steps <= done:
-            log.info(
-                "This checkpoint has its %s steps: nothing is left to train. Raise trainer.max_steps to go on.", done
-            )
-        else:
-            log.info("Going on from step %s of %s", done, ckpt_path)
-    with warnings.catch_warnings():
-        for harmless in ("does not have many workers", "LeafSpec", "dirpath has changed", "callbacks used to create"):
-            warnings.filterwarnings("ignore", message=f".*{harmless}.*")
-        trainer.fit(model, datamodule, ckpt_path=ckpt_path, weights_only=True)
 
 
 def describe_trainer(trainer: DictConfig) -> dict[str, Any]:
