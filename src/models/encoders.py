@@ -94,7 +94,7 @@ class GCNLayer(nn.Module):
 
     def __init__(self, in_dim: int, out_dim: int, activation: str, hops: int = 1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(in_dim, out_dim))
+        self.weight = nn.Parameter(empty(in_dim, out_dim, torch.float32))
         self.bias = nn.Parameter(torch.zeros(out_dim))
         self.activation = ACTIVATIONS[activation]()
         self.hops = hops

@@ -10,7 +10,7 @@ from src.ops import memory
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LARGE_BYTES", 4000)
+    monkeypatch.setattr(memory, "HUGE_PAGE", 2000)
     monkeypatch.setattr(memory, "IDLE_BYTES", 30_000)
     monkeypatch.setattr(memory, "_idle", [])
 
