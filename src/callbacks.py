@@ -7,6 +7,7 @@ import logging
 import statistics
 import sys
 import time
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,8 +102,16 @@ class StepTimer(pl.Callback):
         return {"fit_seconds": 0.0, "step_ms_median": None} | measured
 
 
-class LastCheckpoint(pl.callbacks.ModelCheckpoint):
-    """Lightning's, which saves the end of training too, whenever that is."""
+class Checkpoint(pl.callbacks.ModelCheckpoint):
+    """Lightning's, but it makes its key once, and not for each of a dozen hooks in a step."""
+
+    @cached_property
+    def state_key(self) -> str:
+        return super().state_key
+
+
+class LastCheckpoint(Checkpoint):
+    """Saves the end of training too, whenever that is."""
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         trainer.save_checkpoint(self.format_checkpoint_name({}))
