@@ -139,11 +139,8 @@ def run(cfg: DictConfig, run_dir: Path, result: dict[str, Any]) -> None:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that the memory of the machine, or of a device, did not suffice."""
-    words = (
-        "out of memory",
-        "can't allocate memory",
-        "Cannot allocate memory",
-    )  # of CUDA, PyTorch on the CPU, the system
+    # The words of CUDA, of PyTorch on the CPU, and of the system.
+    words = "out of memory", "can't allocate memory", "Cannot allocate memory"
     return isinstance(error, MemoryError) or any(text in str(error) for text in words)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ class InterruptedInC(pl.Callback):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_that_python_drops_ends_training_after_the_step(
-    make_datamodule: Callable[..., GraphDataModule], tmp_path: Any
+    make_datamodule: Callable[..., GraphDataModule], tmp_path: Path
 ) -> None:
     datamodule = make_datamodule("synthetic/tiny")
     datamodule.setup()
