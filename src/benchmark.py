@@ -134,7 +134,7 @@ def measure(pair: Pair, cfg: DictConfig, folder: Path) -> Iterator[dict[str, Any
         for who in ("", *cfg.rivals):
             yield in_fresh_process(peak_memory, pair, who)
     if pair.name in cfg.lightning.graphs:
-        yield in_fresh_process(lightning_share, pair, cfg.lightning.steps, cfg.lightning.repeats)
+        yield in_fresh_process(lightning_share, pair, cfg.lightning.steps)
     if cfg.accuracy:
         yield in_fresh_process(train, pair, folder / "runs" / pair.name / pair.model, cfg.checkpoints)
 
@@ -236,39 +236,43 @@ def new_model(pair: Pair, graph: Graph) -> Method:
     return instantiate(pair.method.model, num_features=graph.num_features, _convert_="all").to(graph.device)
 
 
-def lightning_share(pair: Pair, steps: int, repeats: int) -> dict[str, Any]:
-    """Return the share of ``trainer.fit`` that is not loss, gradient and update, in percent, and both in seconds."""
+def lightning_share(pair: Pair, steps: int) -> dict[str, Any]:
+    """Return the share of ``trainer.fit`` that is not loss, gradient and update, in percent, and both in seconds.
+
+    Once as a run of ``src.train`` is, and once (``alone``) without callbacks, checkpoints and logger.
+    """
     from hydra.utils import instantiate
     from pytorch_lightning.loggers import CSVLogger
 
+    from src.benchmarks.timing import Beside
     from src.callbacks import StepTimer
     from src.fit import fit
     from src.train import make_trainer
 
     cfg = pair.method.copy()
+    found: dict[str, Any] = {}
     cfg.trainer.max_steps = steps
     datamodule = instantiate(cfg.dataset, _convert_="all")
     datamodule.setup()
-    fitted, bare = [], []
-    for _ in range(repeats):
+    for alone in (False, True):
         with tempfile.TemporaryDirectory() as folder:
             cfg.callbacks.last.dirpath = f"{folder}/checkpoints"
-            trainer = make_trainer(cfg, [StepTimer()], [CSVLogger(folder, "", "csv")])
+            if alone:
+                cfg.callbacks = None
+            bare = Beside(build(pair, "", datamodule.graph, 0)["step"])
+            own = [] if alone else [StepTimer()]
+            trainer = make_trainer(cfg, [*own, bare], [] if alone else [CSVLogger(folder, "", "csv")])
             model = new_model(pair, datamodule.graph)
             started = time.perf_counter()
             fit(trainer, model, datamodule, None)
-            fitted.append(time.perf_counter() - started)
-        step = build(pair, "", datamodule.graph, 0)["step"]
-        started = time.perf_counter()
-        for _ in range(steps):
-            step()
-        bare.append(time.perf_counter() - started)
-    shares = [100 * (1 - part / whole) for whole, part in zip(fitted, bare, strict=True)]  # each pair within seconds
-    return {
-        "lightning_share": statistics.median(shares),
-        "lightning_fit_seconds": statistics.median(fitted),
-        "bare_seconds": statistics.median(bare),
-    }
+            seconds = time.perf_counter() - started - bare.seconds
+        prefix = "lightning_alone_" if alone else "lightning_"
+        found |= {
+            f"{prefix}share": 100 * (1 - bare.seconds / seconds),
+            f"{prefix}fit_seconds": seconds,
+            f"{prefix}bare_seconds": bare.seconds,
+        }
+    return found
 
 
 def train(pair: Pair, folder: Path, checkpoints: int) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def test_the_command_measures_a_pair_and_a_failing_one_stops_no_other(run: Run, 
         "power=true",
         "profile=2",
         "turns={warmup: 1, blocks: 2, calls: 2}",
-        "lightning={graphs: [tiny], steps: 3, repeats: 1}",
+        "lightning={graphs: [tiny], steps: 3}",
         'training=["evaluation.references=false","trainer.max_steps=8"]',
         "checkpoints=2",
         module="src.benchmark",
@@ -211,9 +211,13 @@ def test_the_command_measures_a_pair_and_a_failing_one_stops_no_other(run: Run, 
                    "as_published_embed_ms", "power_ms", "as_published_power_ms"):  # fmt: skip
         assert 0 < tiny[f"{figure}_min"] <= tiny[figure] <= tiny[f"{figure}_max"]
     for figure in ("as_published_ratio", "as_published_embed_ratio", "peak_rss_mb", "memory_mb",
-                   "as_published_memory_mb", "lightning_fit_seconds", "bare_seconds"):  # fmt: skip
+                   "as_published_memory_mb", "lightning_fit_seconds", "lightning_bare_seconds",
+                   "lightning_alone_fit_seconds", "lightning_alone_bare_seconds"):  # fmt: skip
         assert tiny[figure] > 0
-    assert tiny["lightning_share"] < 100
+    for run_of in ("lightning", "lightning_alone"):
+        assert tiny[f"{run_of}_share"] == pytest.approx(
+            100 - 100 * tiny[f"{run_of}_bare_seconds"] / tiny[f"{run_of}_fit_seconds"]
+        )
     assert tiny["parts"]["_SparseLogits"] > 0
     assert tiny["seconds"] == pytest.approx(tiny["fit_seconds"] + tiny["other_seconds"])
     assert len(tiny["curve"]) == 2

@@ -32,6 +32,7 @@ FIGURES = {
     "other_seconds": "default run: all else, s",
     "test_accuracy": "default run: test accuracy",
     "lightning_share": "Lightning's share of training, %",
+    "lightning_alone_share": "the same without callbacks and logger, %",
 }
 """Figures shown, in order, and what they are called."""
 

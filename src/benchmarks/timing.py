@@ -6,7 +6,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import pytorch_lightning as pl
 import torch
 
 from src.ops.checks import check_range
@@ -46,6 +48,21 @@ class Turns:
                     block.append(timed(action))
                 spent[name] += block
         return spent
+
+
+class Beside(pl.Callback):
+    """Does something else after each step of a training, so that whatever slows the machine down hits both alike.
+
+    Attributes:
+        seconds: That the action took in all, but for a first time before training.
+    """
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.action, self.seconds = action, 0.0
+        action()
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self.seconds += timed(self.action) / 1000
 
 
 def timed(action: Callable[[], object]) -> float:
