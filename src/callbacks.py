@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import statistics
@@ -10,6 +11,7 @@ import time
 from functools import cached_property
 from typing import Any
 
+import numba.core.event
 import numpy as np
 import pytorch_lightning as pl
 import torch
@@ -59,18 +61,41 @@ class Progress(pl.Callback):
             self.bar.close()
 
 
+class Compilation(numba.core.event.Listener):
+    """Seconds that numba compiles kernels, which it does once in a copy of the project, and a line that says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.depth = 0  # a kernel may need another
+
+    def on_start(self, event: Any) -> None:
+        if self.depth == 0:
+            if self.seconds == 0:
+                log.info("Compiling kernels, which the next run finds: some seconds, which are not counted as training")
+            self.started = time.perf_counter()
+        self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self.seconds += time.perf_counter() - self.started
+
+
 class StepTimer(pl.Callback):
-    """Seconds of each step (forward, backward, update), and of training as a whole."""
+    """Seconds of each step (forward, backward, update), and of training as a whole, but for compiling kernels."""
 
     def __init__(self) -> None:
         self.step_seconds: list[float] = []
         self.paused_seconds = 0.0  # what others did meanwhile, which is no training
+        self.compilation = Compilation()
+        self.listening = contextlib.ExitStack()
 
     def elapsed(self) -> float:
         """Seconds of training so far."""
-        return time.perf_counter() - self.fit_started - self.paused_seconds
+        return time.perf_counter() - self.fit_started - self.paused_seconds - self.compilation.seconds
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.listening.enter_context(numba.core.event.install_listener("numba:compile", self.compilation))
         self.fit_started = time.perf_counter()
 
     def on_train_batch_start(
@@ -83,21 +108,25 @@ class StepTimer(pl.Callback):
     ) -> None:
         self.step_seconds.append(time.perf_counter() - self.step_started)
 
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self.listening.close()
+
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.listening.close()
         measured = {
             "steps": trainer.global_step,
             "fit_seconds": self.elapsed(),
             "step_ms_median": 1000 * statistics.median(self.step_seconds),
         }
-        if self.paused_seconds:
-            measured["online_probe_seconds"] = self.paused_seconds
+        meanwhile = {"online_probe_seconds": self.paused_seconds, "compile_seconds": self.compilation.seconds}
+        measured |= {name: seconds for name, seconds in meanwhile.items() if seconds}
         # Where training has processes of its own, this is what Lightning hands on to the one that started them.
         trainer.callback_metrics.update({name: torch.as_tensor(np.asarray(value)) for name, value in measured.items()})
 
     @staticmethod
     def measured(trainer: pl.Trainer) -> dict[str, float | None]:
         """Return what was measured of a training: no seconds, and no median step, where nothing was left to do."""
-        names = ("steps", "fit_seconds", "step_ms_median", "online_probe_seconds")
+        names = ("steps", "fit_seconds", "step_ms_median", "online_probe_seconds", "compile_seconds")
         measured = {name: trainer.callback_metrics[name].item() for name in names if name in trainer.callback_metrics}
         return {"fit_seconds": 0.0, "step_ms_median": None} | measured
 
@@ -157,7 +186,7 @@ class OnlineProbe(pl.Callback):
             return
         assert isinstance(pl_module, Method)
         assert self.datamodule.labels is not None
-        started, trained = time.perf_counter(), self.timer.elapsed()
+        trained = self.timer.elapsed()
         labels = dataclasses.replace(self.datamodule.labels, test=self.datamodule.labels.validation)
         pl_module.eval()
         with isolate_rng(), torch.no_grad():
@@ -166,4 +195,4 @@ class OnlineProbe(pl.Callback):
         metrics = {"online_val_accuracy": accuracy, "online_fit_seconds": trained}
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step - 1)  # as the loss's is
-        self.timer.paused_seconds += time.perf_counter() - started
+        self.timer.paused_seconds += self.timer.elapsed() - trained

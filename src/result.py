@@ -74,6 +74,7 @@ def print_result(result: dict[str, Any], run_dir: Path) -> None:
     console.print(
         f"seconds: prepare {timing['prepare_seconds']:.1f}, fit {timing['fit_seconds']:.1f}"
         + (f" ({step:.1f} ms a step)" if step else "")
+        + (f", compile {timing['compile_seconds']:.1f}" if "compile_seconds" in timing else "")
         + f", embed {timing['embed_seconds']:.1f}, probe {timing['probe_seconds']:.1f}, "
         f"references {timing['references_seconds']:.1f}, wall {timing['wall_seconds']:.1f}; "
         f"peak memory {result['memory']['peak_rss_mb']:,.0f} MB",
