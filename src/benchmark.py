@@ -239,7 +239,7 @@ def new_model(pair: Pair, graph: Graph) -> Method:
 def lightning_share(pair: Pair, steps: int) -> dict[str, Any]:
     """Return the share of ``trainer.fit`` that is not loss, gradient and update, in percent, and both in seconds.
 
-    Once as a run of ``src.train`` is, and once (``alone``) without callbacks, checkpoints and logger.
+    Once as a run of ``src.train`` is, and once (``lightning_alone``) without callbacks, checkpoints and logger.
     """
     from hydra.utils import instantiate
     from pytorch_lightning.loggers import CSVLogger
@@ -254,23 +254,23 @@ def lightning_share(pair: Pair, steps: int) -> dict[str, Any]:
     cfg.trainer.max_steps = steps
     datamodule = instantiate(cfg.dataset, _convert_="all")
     datamodule.setup()
-    for alone in (False, True):
+    for name in ("lightning", "lightning_alone"):
         with tempfile.TemporaryDirectory() as folder:
-            cfg.callbacks.last.dirpath = f"{folder}/checkpoints"
-            if alone:
-                cfg.callbacks = None
             bare = Beside(build(pair, "", datamodule.graph, 0)["step"])
-            own = [] if alone else [StepTimer()]
-            trainer = make_trainer(cfg, [*own, bare], [] if alone else [CSVLogger(folder, "", "csv")])
+            if name == "lightning":
+                cfg.callbacks.last.dirpath = f"{folder}/checkpoints"
+                trainer = make_trainer(cfg, [StepTimer(), bare], [CSVLogger(folder, "", "csv")])
+            else:
+                cfg.callbacks = None
+                trainer = make_trainer(cfg, [bare], [])
             model = new_model(pair, datamodule.graph)
             started = time.perf_counter()
             fit(trainer, model, datamodule, None)
             seconds = time.perf_counter() - started - bare.seconds
-        prefix = "lightning_alone_" if alone else "lightning_"
         found |= {
-            f"{prefix}share": 100 * (1 - bare.seconds / seconds),
-            f"{prefix}fit_seconds": seconds,
-            f"{prefix}bare_seconds": bare.seconds,
+            f"{name}_share": 100 * (1 - bare.seconds / seconds),
+            f"{name}_fit_seconds": seconds,
+            f"{name}_bare_seconds": bare.seconds,
         }
     return found
 
