@@ -5,8 +5,10 @@ Kept free of heavy imports, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import functools
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +42,8 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
         @functools.wraps(run)
         def main() -> None:
             sys.argv[1:] = expand_sweep(sys.argv[1:])
+            gc.set_threshold(20_000)  # the libraries make a million objects: to look for garbage in them takes a second
+            atexit.register(gc.freeze)  # and one more at the end
             try:
                 hydra_main()
             except SystemExit as stop:  # Hydra has printed its message; the exception that caused it is the context
