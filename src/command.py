@@ -9,6 +9,7 @@ import atexit
 import difflib
 import functools
 import gc
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,8 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
         @functools.wraps(run)
         def main() -> None:
             sys.argv[1:] = expand_sweep(sys.argv[1:])
+            # NumPy's threads turn in place for 2^28 cycles after each use, and take a core from what comes next.
+            os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
             gc.set_threshold(20_000)  # the libraries make a million objects: to look for garbage in them takes a second
             atexit.register(gc.freeze)  # and one more at the end
             try:
