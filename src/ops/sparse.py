@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -118,6 +119,15 @@ class SparseMatrix:
         )
         return Rows(starts, columns, self.values.numpy())
 
+    def _rows_of(self, kept_columns: Tensor | None) -> tuple[np.ndarray, ...]:
+        """Row starts, row ends, columns and values for the kernels, of the columns that are kept; None keeps all."""
+        starts, columns, values = self.compressed_rows
+        if kept_columns is None:
+            return starts, starts[1:], columns, values
+        ends, *kept = (np.empty_like(part) for part in (starts[1:], columns, values))
+        kernels.keep_columns(starts, columns, values, as_mask(kept_columns), ends, *kept, threads())
+        return starts, ends, *kept
+
     @cached_property
     def compressed_columns(self) -> Rows:
         """S' for the kernels, in one block."""
@@ -213,7 +223,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix, kept: Tensor | None) -> Tensor:
         ctx.matrix, ctx.kept = matrix, kept
         if dense.device.type == "cpu":
-            return run(kernels.multiply, matrix.compressed_rows, kept, dense, matrix.shape[0])
+            return run(kernels.multiply, matrix._rows_of(kept), dense, matrix.shape[0])
         with torch.autocast(dense.device.type, enabled=False):
             return torch.sparse.mm(matrix.csr, dense if kept is None else dense * kept[:, None])
 
@@ -221,16 +231,17 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         matrix, kept, gradient = ctx.matrix, ctx.kept, gradients[0]
         if gradient.device.type == "cpu":
-            return run(kernels.multiply_blocks, matrix._column_blocks, kept, gradient, matrix.shape[1]), None, None
+            blocks = (*matrix._column_blocks, as_mask(kept))
+            return run(kernels.multiply_blocks, blocks, gradient, matrix.shape[1]), None, None
         with torch.autocast(gradient.device.type, enabled=False):
             product = torch.sparse.mm(matrix.transposed, gradient.contiguous())
         return product if kept is None else product * kept[:, None], None, None
 
 
-def run(kernel: Any, rows: Rows, kept: Tensor | None, dense: Tensor, num_rows: int) -> Tensor:
-    """Return what one of the two kernels for products makes of a matrix, shape (num_rows, width)."""
+def run(kernel: Any, matrix: Sequence[np.ndarray], dense: Tensor, num_rows: int) -> Tensor:
+    """Return what one of the two kernels for products makes of a matrix as it takes it, shape (num_rows, width)."""
     out = empty(num_rows, dense.shape[1], dense.dtype)
-    kernel(*rows, as_mask(kept), dense.detach().contiguous().numpy(), out.numpy(), threads())
+    kernel(*matrix, dense.detach().contiguous().numpy(), out.numpy(), threads())
     return out
 
 
