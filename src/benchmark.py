@@ -9,6 +9,8 @@ import multiprocessing
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +40,7 @@ class Pair:
 
     Attributes:
         name: Of the graph, as the benchmark calls it.
+        arguments: Of ``python -m src.train`` for the pair.
         method: The method's plain settings, for ours.
         rivals: Those of GGD, which the rivals take over.
         training: What ``src.train`` does by default for the pair.
@@ -45,6 +48,7 @@ class Pair:
 
     name: str
     model: str
+    arguments: list[str]
     method: DictConfig
     rivals: DictConfig
     training: DictConfig
@@ -120,7 +124,7 @@ def list_pairs(cfg: DictConfig, folder: Path) -> Iterator[Pair]:
             for config in configs:  # not as overrides, in which a comma of a path would mean a sweep
                 config.data_dir = cfg.data_dir
             configs[-1].logger.csv.save_dir = f"{folder}/runs/{name}/{model}"
-            yield Pair(name, model, *configs)
+            yield Pair(name, model, [f"model={model}", *graph], *configs)
 
 
 def measure(pair: Pair, cfg: DictConfig, folder: Path) -> Iterator[dict[str, Any]]:
@@ -135,6 +139,8 @@ def measure(pair: Pair, cfg: DictConfig, folder: Path) -> Iterator[dict[str, Any
             yield in_fresh_process(peak_memory, pair, who)
     if pair.name in cfg.lightning.graphs:
         yield in_fresh_process(lightning_share, pair, cfg.lightning.steps)
+    if cfg.command:
+        yield whole_command(pair, cfg.data_dir)
     if cfg.accuracy:
         yield in_fresh_process(train, pair, folder / "runs" / pair.name / pair.model, cfg.checkpoints)
 
@@ -273,6 +279,24 @@ def lightning_share(pair: Pair, steps: int) -> dict[str, Any]:
             f"{name}_bare_seconds": bare.seconds,
         }
     return found
+
+
+def whole_command(pair: Pair, data_dir: str) -> dict[str, Any]:
+    """Return the seconds of ``python -m src.train`` for the pair, from start to result, reference rows included."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [f"data_dir={quoted(data_dir)}", f"hydra.run.dir={quoted(folder)}"]
+        arguments = [sys.executable, "-m", "src.train", *pair.arguments, *paths]
+        started = time.perf_counter()
+        done = subprocess.run(arguments, cwd=PROJECT_ROOT, capture_output=True, text=True)
+        seconds = time.perf_counter() - started
+    if done.returncode != 0:
+        raise RuntimeError(f"python -m src.train {' '.join(pair.arguments)} failed: {done.stderr[-500:]}")
+    return {"command_seconds": seconds}
+
+
+def quoted(text: str) -> str:
+    """Return a text as Hydra's command line takes any."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def train(pair: Pair, folder: Path, checkpoints: int) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def test_the_command_measures_a_pair_and_a_failing_one_stops_no_other(run: Run, 
         assert 0 < tiny[f"{figure}_min"] <= tiny[figure] <= tiny[f"{figure}_max"]
     for figure in ("as_published_ratio", "as_published_embed_ratio", "peak_rss_mb", "memory_mb",
                    "as_published_memory_mb", "lightning_fit_seconds", "lightning_bare_seconds",
-                   "lightning_alone_fit_seconds", "lightning_alone_bare_seconds"):  # fmt: skip
+                   "lightning_alone_fit_seconds", "lightning_alone_bare_seconds", "command_seconds"):  # fmt: skip
         assert tiny[figure] > 0
     for run_of in ("lightning", "lightning_alone"):
         assert tiny[f"{run_of}_share"] == pytest.approx(

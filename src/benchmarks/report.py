@@ -30,6 +30,7 @@ FIGURES = {
     "memory_mb": "memory of a step, MB",
     "fit_seconds": "default run: training, s",
     "other_seconds": "default run: all else, s",
+    "command_seconds": "default run: the whole command with reference rows, s",
     "test_accuracy": "default run: test accuracy",
     "lightning_share": "Lightning's share of training, %",
     "lightning_alone_share": "the same without callbacks and logger, %",
