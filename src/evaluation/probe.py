@@ -238,7 +238,8 @@ def scale(x: np.ndarray, l2_normalize: bool) -> np.ndarray:
     if l2_normalize:
         x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
     x = x - x.mean(axis=0)
-    return x / max(np.sqrt((x**2).sum(axis=1).mean()), 1e-12)
+    x /= max(np.sqrt((x**2).sum(axis=1).mean()), 1e-12)
+    return x
 
 
 def span(rows: np.ndarray) -> np.ndarray | None:
