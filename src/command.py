@@ -54,6 +54,8 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
                 if hint:
                     print(hint, file=sys.stderr)
                 raise
+            except KeyboardInterrupt:  # what there was to say has been said
+                raise SystemExit(130) from None
 
         return main
 

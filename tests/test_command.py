@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -53,3 +55,24 @@ def test_nearest_key_finds_the_cause_of_an_error() -> None:
     assert nearest_key(error.value) == hint
     assert nearest_key(ValueError("something else")) is None
     assert nearest_key(None) is None
+
+
+def test_an_interrupted_command_ends_without_a_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "interrupted.py"
+    script.write_text(
+        """
+from src.command import command
+
+@command("train")
+def main(cfg):
+    raise KeyboardInterrupt
+
+main()
+"""
+    )
+    outcome = subprocess.run(
+        [sys.executable, script, f"hydra.run.dir={tmp_path}/run"], env=os.environ | {"PYTHONPATH": str(PROJECT_ROOT)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert outcome.returncode == 130
+    assert outcome.stderr == ""
