@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import time
 import warnings
@@ -55,15 +56,6 @@ class Choice(NamedTuple):
     l2_normalize: bool
     converged: bool
     test_predictions: np.ndarray
-
-
-class Fit(NamedTuple):
-    """An exact fit, and how it sees some nodes of the matrix."""
-
-    val_accuracy: float
-    l2_normalize: bool
-    classifier: LogisticRegression
-    rows: Callable[[np.ndarray], np.ndarray]
 
 
 class Attempt(NamedTuple):
@@ -158,35 +150,25 @@ class LinearProbe:
         # times slower, measured on 1,375 x 1,024.
         with ThreadPoolExecutor(torch.get_num_threads()) as pool, threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # recorded as ``converged``
-            fits = list(pool.map(lambda normalize: self._fit(matrix, normalize, labels), self._normalisations))
-            best = max(fits, key=lambda fit: fit.val_accuracy)
-            return Choice(
-                val_accuracy=best.val_accuracy,
-                C=float(best.classifier.C),
-                l2_normalize=best.l2_normalize,
-                converged=bool(best.classifier.n_iter_.max() < self.max_iter),
-                test_predictions=best.classifier.predict(best.rows(labels.test.numpy())),
-            )
+            choose = functools.partial(self._choose_strength, matrix, labels)
+            choices = list(pool.map(choose, self._normalisations))
+        return max(choices, key=lambda choice: choice.val_accuracy)
 
-    def _fit(self, matrix: np.ndarray, l2_normalize: bool, labels: Labels) -> Fit:
-        """Return the fit of the strength that is best on the validation nodes."""
-        classes, train, validation = (part.numpy() for part in (labels.classes, labels.train, labels.validation))
+    def _choose_strength(self, matrix: np.ndarray, labels: Labels, l2_normalize: bool) -> Choice:
+        classes, *parts = (part.numpy() for part in (labels.classes, labels.train, labels.validation, labels.test))
+        train, validation, _ = parts
         x = scale(matrix, l2_normalize)
         basis = span(x[train])
-
-        def rows(nodes: np.ndarray) -> np.ndarray:
-            return x[nodes] if basis is None else x[nodes] @ basis
-
-        x_train, x_validation = rows(train), rows(validation)
+        x_train, x_validation, x_test = (x[nodes] if basis is None else x[nodes] @ basis for nodes in parts)
         classifier = LogisticRegression(max_iter=self.max_iter, warm_start=True)
-        best = None
+        best_accuracy, best = -1.0, classifier
         for strength in sorted(self.strengths):  # each fit starts from the one before, which halves the time
             classifier.set_params(C=strength).fit(x_train, classes[train])
             accuracy = float(np.mean(classifier.predict(x_validation) == classes[validation]))
-            if best is None or accuracy > best.val_accuracy:
-                best = Fit(accuracy, l2_normalize, copy.deepcopy(classifier), rows)
-        assert best is not None
-        return best
+            if accuracy > best_accuracy:
+                best_accuracy, best = accuracy, copy.deepcopy(classifier)
+        converged = bool(best.n_iter_.max() < self.max_iter)
+        return Choice(best_accuracy, float(best.C), l2_normalize, converged, best.predict(x_test))
 
     def _choose_streaming(self, embeddings: Tensor, labels: Labels) -> Choice:
         strengths = sorted(self.strengths)
