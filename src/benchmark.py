@@ -283,8 +283,13 @@ def lightning_share(pair: Pair, steps: int) -> dict[str, Any]:
 
 def whole_command(pair: Pair, data_dir: str) -> dict[str, Any]:
     """Return the seconds of ``python -m src.train`` for the pair, from start to result, reference rows included."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
     with tempfile.TemporaryDirectory() as folder:
-        paths = [f"data_dir={quoted(data_dir)}", f"hydra.run.dir={quoted(folder)}"]
+        paths = [
+            f"{key}={QuotedString(path, Quote.single).with_quotes()}"
+            for key, path in (("data_dir", data_dir), ("hydra.run.dir", folder))
+        ]
         arguments = [sys.executable, "-m", "src.train", *pair.arguments, *paths]
         started = time.perf_counter()
         done = subprocess.run(arguments, cwd=PROJECT_ROOT, capture_output=True, text=True)
@@ -292,11 +297,6 @@ def whole_command(pair: Pair, data_dir: str) -> dict[str, Any]:
     if done.returncode != 0:
         raise RuntimeError(f"python -m src.train {' '.join(pair.arguments)} failed: {done.stderr[-500:]}")
     return {"command_seconds": seconds}
-
-
-def quoted(text: str) -> str:
-    """Return a text as Hydra's command line takes any."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def train(pair: Pair, folder: Path, checkpoints: int) -> dict[str, Any]:
