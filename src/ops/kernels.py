@@ -44,7 +44,7 @@ def add_rows(start, end, columns, values, dense, out):
 
 
 @numba.njit(parallel=True, **OPTIONS)
-def keep_columns(starts, columns, values, kept, ends, kept_columns, kept_values, threads):
+def select_columns(starts, columns, values, kept, ends, kept_columns, kept_values, threads):
     """Copy the entries of columns that are kept to the front of their row, which then ends at ``ends``.
 
     Indices are unsigned, since numba asks each signed one whether it counts from the end, which took as long again.

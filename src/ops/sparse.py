@@ -125,7 +125,7 @@ class SparseMatrix:
         if kept_columns is None:
             return starts, starts[1:], columns, values
         ends, *kept = (np.empty_like(part) for part in (starts[1:], columns, values))
-        kernels.keep_columns(starts, columns, values, as_mask(kept_columns), ends, *kept, threads())
+        kernels.select_columns(starts, columns, values, as_mask(kept_columns), ends, *kept, threads())
         return starts, ends, *kept
 
     @cached_property
