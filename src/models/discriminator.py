@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from src.models.encoders import ACTIVATIONS, Embeddings
 from src.ops.aggregation import AGGREGATIONS
 from src.ops.checks import check_choice, check_range
+from src.ops.groupwise import SeparateLogits
 from src.ops.sparse import to_dense
 
 
@@ -40,7 +41,7 @@ class GroupDiscriminator(nn.Module):
         self.aggregation = aggregation
         self.register_buffer("ones", torch.ones(hidden_dim), persistent=False)
 
-    def forward(self, *groups: Embeddings) -> list[Tensor]:
+    def forward(self, *groups: Embeddings) -> list[Tensor | SeparateLogits]:
         """Return the logits of each group: for embeddings of shape (N, D'), logits of shape (N,)."""
         collapses = self.activation is None or len(self.projector) < 2
         if collapses and self.aggregation in ("sum", "mean", "linear"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -14,8 +15,10 @@ from torch_geometric.nn import MLP, GATConv, GINConv, SAGEConv
 
 from src.ops.activation import activated_product, prelu
 from src.ops.blocks import MappedMatrix, matrix_product
+from src.ops.corruption import permute_rows
 from src.ops.diffusion import Diffusion
 from src.ops.groups import Activations, Group, products
+from src.ops.groupwise import SeparateGroup
 from src.ops.memory import empty
 from src.ops.propagation import graph_power, propagate_rows, receptive_field
 from src.ops.sparse import SparseMatrix, to_dense
@@ -28,8 +31,8 @@ class PReLU(nn.PReLU):
         return prelu(x, self.weight)
 
 
-Embeddings = Tensor | Group
-"""Of one group, shape (B, D'): made, or not made before it is known what for (see ``src.ops.groups``)."""
+Embeddings = Tensor | Group | SeparateGroup
+"""Of one group, shape (B, D'): made, or not made before it is known what for (see ``src.ops``: groups, groupwise)."""
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "prelu": PReLU,
@@ -134,7 +137,7 @@ class GCNLayer(nn.Module):
         dense: Tensor,
         number: int,
         permutation: Tensor | None = None,
-    ) -> Sequence[Embeddings]:
+    ) -> Sequence[Tensor | Group]:
         """Return the layer's output in groups of rows, where ``products`` of the same arguments are A^hops X W.
 
         It is not computed yet where that may save work: on the CPU, with an activation that is a PReLU.
@@ -204,12 +207,11 @@ class GCN(Encoder):
         both groups share one dense product, which skips what M leaves out; rows of A (P X) W need only those rows of A,
         so that batches of nodes need no more than what they see. And A (X W) = (A X) W, where the right side
         needs no product with A' for the gradient, as X has none: so it is the cheaper one for few rows or columns.
+        With more than one hop, each group is made by itself, when it is known what for (``src.ops.groupwise``).
         """
         first, *others = self._stack
         hops = first.hops + len(others)
         factors: Sequence[SparseMatrix | Diffusion]
-        x: Embeddings
-        y: Embeddings
         if targets is not None:
             nodes, factors = receptive_field(adjacency, targets, hops - 1)
             rows = propagate_rows(adjacency, features, nodes, permutation, kept_columns)
@@ -217,26 +219,40 @@ class GCN(Encoder):
                 x, y = first.groups(rows, first.weight, 2)
                 return x, y
             x, y = (rows @ first.weight).chunk(2)
+            return self._separate(x, factors), self._separate(y, factors)
+        transform = partial(masked_product, weight=first.weight, kept_columns=kept_columns)
+        if hops == 1:
+            x, y = first.groups(adjacency, transform(features), 2, permutation)
+            return x, y
+        factors = [adjacency] * (hops - 1)
+        dense: Tensor
+        if isinstance(features, Tensor) and features.shape[1] <= first.weight.shape[1]:
+            dense, start = features.contiguous(), lambda x: transform(adjacency @ x)
         else:
-            factors = [adjacency] * (hops - 1)
-            if hops > 1 and isinstance(features, Tensor) and features.shape[1] <= first.weight.shape[1]:
-                propagated = products(adjacency, features.contiguous(), 2, permutation)
-                x, y = (masked_product(z, first.weight, kept_columns) for z in propagated)
-            else:
-                transformed = masked_product(features, first.weight, kept_columns)
-                if hops == 1:
-                    x, y = first.groups(adjacency, transformed, 2, permutation)
-                    return x, y
-                x, y = products(adjacency, transformed, 2, permutation)
-        for factor in factors[: first.hops - 1]:
-            x, y = factor @ x, factor @ y
-        if not others:
-            return first.activate(x), first.activate(y)
-        for (layer, following), factor in zip(itertools.pairwise(self._stack), factors[first.hops - 1 :], strict=True):
-            x, y = (following.transform(layer, group) for group in (x, y))
-            if following is not others[-1]:
-                x, y = factor @ x, factor @ y
-        return others[-1].groups(factors[-1], x, 1)[0], others[-1].groups(factors[-1], y, 1)[0]
+            dense, start = transform(features), lambda x: adjacency @ x
+        return (
+            self._separate(dense, factors, start),
+            self._separate(dense, factors, lambda x: start(permute_rows(x, permutation))),
+        )
+
+    def _separate(
+        self,
+        dense: Tensor,
+        factors: Sequence[SparseMatrix | Diffusion],
+        start: Callable[[Tensor], Tensor] | None = None,
+    ) -> SeparateGroup:
+        """Return a group, where ``start`` makes A X W of ``dense``, and ``factors`` are the adjacencies that follow."""
+
+        def encode(dense: Tensor) -> Tensor | Group:
+            x = dense if start is None else start(dense)
+            for hop, factor in enumerate(factors):
+                if len(self._stack) > 1:  # of one hop each; else it is one layer of more
+                    x = self._stack[hop + 1].transform(self._stack[hop], x)
+                if hop + 1 < len(factors):
+                    x = factor @ x
+            return self._stack[-1].groups(factors[-1], x, 1)[0]
+
+        return SeparateGroup(encode, dense, tuple(self.parameters()), factors[-1].shape[0])
 
 
 class SGC(GCN):

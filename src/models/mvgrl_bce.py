@@ -13,6 +13,7 @@ from src.models.discriminator import GroupDiscriminator
 from src.models.views import TwoViews
 from src.ops.checks import check_choice
 from src.ops.losses import group_discrimination_loss
+from src.ops.sparse import to_dense
 
 SAMPLES = ("graph", "diffused", "corrupted_graph", "corrupted_diffused")
 
@@ -36,7 +37,7 @@ class MVGRLBCE(TwoViews):
     def loss(self, graph: Graph, targets: Tensor | None = None) -> Tensor:
         logits = dict(zip(SAMPLES, self.discriminator(*self.both_views(graph, targets)), strict=True))
         positive, negative = (
-            torch.cat([logits[name] for name in names if name not in self.hparams["left_out"]])
+            torch.cat([to_dense(logits[name]) for name in names if name not in self.hparams["left_out"]])
             for names in (SAMPLES[:2], SAMPLES[2:])
         )
         return group_discrimination_loss(positive, negative)
