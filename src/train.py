@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,7 @@ def main(cfg: DictConfig) -> float:
         checkpoint = run_dir / "checkpoints" / "last.ckpt"
         if checkpoint.exists():
             overrides = [text for text in hydra_cfg.overrides.task if not text.startswith("ckpt_path=")]
-            log.info("Go on with: python -m src.train %s", " ".join([*overrides, f"ckpt_path={checkpoint}"]))
+            log.info("Go on with: python -m src.train %s", shlex.join([*overrides, f"ckpt_path={checkpoint}"]))
         raise
     print_result(result, run_dir)
     return score(result)

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -172,7 +173,7 @@ def test_interrupted_saves_and_says_how_to_go_on(run: Run, tmp_path: Path) -> No
     assert process.returncode != 0
     assert result(folder)["status"] == "interrupted"
     checkpoint = folder / "checkpoints" / "last.ckpt"
-    arguments = " ".join([*TINY, "trainer.max_steps=1000000", f"ckpt_path={checkpoint}"])
+    arguments = shlex.join([*TINY, "trainer.max_steps=1000000", f"ckpt_path={checkpoint}"])
     assert f"Go on with: python -m src.train {arguments}" in output
 
     done = torch.load(checkpoint, weights_only=True)["global_step"]
