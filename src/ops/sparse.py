@@ -95,6 +95,16 @@ class SparseMatrix:
         return torch.stack([self.columns[kept], self.rows[kept]])
 
     @cached_property
+    def edge_matrix(self) -> Tensor:
+        """The same edges as PyG has them in sparse form: a row for each target, all values 1, in CSR form."""
+        sources, targets = self.edge_index
+        row_starts = targets.new_zeros(self.shape[0] + 1)
+        torch.cumsum(torch.bincount(targets, minlength=self.shape[0]), 0, out=row_starts[1:])
+        return torch.sparse_csr_tensor(
+            row_starts, sources, torch.ones_like(sources, dtype=self.values.dtype), self.shape
+        )
+
+    @cached_property
     def mirror(self) -> Tensor:
         """Position of the entry (j, i) for each entry (i, j) of a symmetric matrix, int64, shape (E,)."""
         return torch.argsort(self.columns, stable=True)

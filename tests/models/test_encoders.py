@@ -13,7 +13,7 @@ from torch import Tensor
 from src.graph import Graph
 from src.models import GGD
 from src.models.discriminator import GroupDiscriminator
-from src.models.encoders import ACTIVATIONS, GCN, Encoder
+from src.models.encoders import ACTIVATIONS, ENCODERS, GCN, Encoder
 from src.ops.aggregation import AGGREGATIONS
 from src.ops.propagation import normalised_adjacency
 from src.ops.sparse import SparseMatrix
@@ -95,3 +95,29 @@ def test_forward_equals_a_plain_pass(graph: Graph) -> None:
     torch.testing.assert_close(
         encoder(graph.features, graph.adjacency), plain_pass(encoder, dense_features(graph), graph.adjacency.to_dense())
     )
+
+
+@pytest.mark.parametrize("name", ["gat", "sage", "gin"])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_convolutions_take_edges_as_a_matrix_or_as_a_list(name: str, bf16: bool) -> None:
+    """Of a graph with directed edges, loops, a repeated edge, one of value 0, and a node without any."""
+    rows = torch.tensor([0, 0, 0, 1, 2, 2, 3, 3])
+    columns = torch.tensor([0, 1, 1, 2, 0, 3, 2, 4])
+    values = torch.tensor([1.0, 2.0, 2.0, 1.0, 0.0, 1.0, 1.0, 1.0])
+    row_starts = torch.tensor([0, 3, 4, 6, 8, 8])
+    adjacency = SparseMatrix(row_starts, columns, values, (5, 5))
+    kept = (rows != columns) & (values != 0)
+    x = torch.randn(5, 7)
+    encoder = ENCODERS[name](7, 6, 2, "prelu")
+    expected = x
+    for convolution, activation in zip(encoder.convolutions, encoder.activations, strict=True):
+        expected = activation(convolution(expected, torch.stack([columns[kept], rows[kept]])))
+    weights = torch.randn(5, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        found = encoder(x, adjacency)
+    close = {"rtol": 0.05, "atol": 0.05} if bf16 else {}
+    torch.testing.assert_close(found.float(), expected, **close)
+    parameters = list(encoder.parameters())
+    gradients = (torch.autograd.grad((output * weights).sum(), parameters) for output in (found, expected))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, **({"rtol": 0.1, "atol": 0.1} if bf16 else {}))
