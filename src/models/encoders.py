@@ -68,7 +68,7 @@ class Encoder(nn.Module, ABC):
         kept_columns: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> tuple[Embeddings, Embeddings]:
-        """Return the embeddings of the graph and of its corrupted copy: here by two plain passes over all nodes.
+        """Return the embeddings of the graph and of its corrupted copy: here by a plain pass over all nodes for each.
 
         Args:
             features: X, shape (N, D).
@@ -81,8 +81,12 @@ class Encoder(nn.Module, ABC):
             Positive and negative group, each of shape (B, D').
         """
         x = to_dense(features) if kept_columns is None else to_dense(features) * kept_columns
-        nodes = slice(None) if targets is None else targets
-        return self(x, adjacency)[nodes], self(x[permutation], adjacency)[nodes]
+        nodes, size = (slice(None), len(x)) if targets is None else (targets, len(targets))
+        parameters = tuple(self.parameters())
+        return (
+            SeparateGroup(lambda x: self(x, adjacency)[nodes], x, parameters, size),
+            SeparateGroup(lambda x: self(x[permutation], adjacency)[nodes], x, parameters, size),
+        )
 
 
 class GCNLayer(nn.Module):
