@@ -224,15 +224,17 @@ def test_a_killed_run_goes_on_to_the_same_bits(run: Run, tmp_path: Path, serving
 
 
 def test_two_processes_compute_the_gradients_of_one(run: Run, tmp_path: Path) -> None:
-    """In a sweep, on the whole graph and on batches, of which each process takes half; and started by torchrun."""
+    """In a sweep, in one layer and in two, on the whole graph and on batches, of which each process takes half; and
+    started by torchrun."""
     shared = (
         *TINY, "dataset.batch_size=100", "trainer.max_steps=6",
         "trainer.accelerator=cpu", "trainer.log_every_n_steps=1", "evaluation.references=false",
     )  # fmt: skip
     for name, processes in (("one", ()), ("two", ("trainer=ddp", "trainer.devices=2"))):
-        outcome = run("-m", "dataset.loader=full,rows", *shared, *processes, f"hydra.sweep.dir={tmp_path}/{name}")
+        jobs = "model.num_layers=2,1", "dataset.loader=full,rows"
+        outcome = run("-m", *jobs, *shared, *processes, f"hydra.sweep.dir={tmp_path}/{name}")
         assert outcome.returncode == 0, outcome.stderr
-    for job in ("0", "1"):
+    for job in ("0", "1", "2", "3"):
         one, two = (tmp_path / name / "synthetic" / "tiny" / "ggd" / job for name in ("one", "two"))
         assert result(two)["timing"]["steps"] == 6
         assert len(list(csv.DictReader((two / "csv" / "metrics.csv").open()))) == 6, "one process logs"
