@@ -1,7 +1,8 @@
 """One group of nodes after the other: each is encoded, scored and differentiated by itself, and nothing of it is kept.
 
 The loss is a sum over the nodes of both groups. So the gradients of each group's share add up to those of the loss, and
-a group's activations can be given up before the other's are made, which halves the memory of a step.
+a group's activations can be given up before the other's are made. What is kept of them is halved; a whole step in three
+layers of 256 on 169,343 nodes takes 1.2 instead of 1.8 GB.
 """
 
 from __future__ import annotations
