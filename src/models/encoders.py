@@ -243,12 +243,12 @@ class GCN(Encoder):
         self,
         dense: Tensor,
         factors: Sequence[SparseMatrix | Diffusion],
-        start: Callable[[Tensor], Tensor] | None = None,
+        start: Callable[[Tensor], Tensor] = lambda x: x,
     ) -> SeparateGroup:
         """Return a group, where ``start`` makes A X W of ``dense``, and ``factors`` are the adjacencies that follow."""
 
         def encode(dense: Tensor) -> Tensor | Group:
-            x = dense if start is None else start(dense)
+            x = start(dense)
             for hop, factor in enumerate(factors):
                 if len(self._stack) > 1:  # of one hop each; else it is one layer of more
                     x = self._stack[hop + 1].transform(self._stack[hop], x)

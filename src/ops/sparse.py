@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.utils.sparse import index2ptr
 
 from src.ops import kernels
 from src.ops.memory import empty
@@ -98,11 +99,8 @@ class SparseMatrix:
     def edge_matrix(self) -> Tensor:
         """The same edges as PyG has them in sparse form: a row for each target, all values 1, in CSR form."""
         sources, targets = self.edge_index
-        row_starts = targets.new_zeros(self.shape[0] + 1)
-        torch.cumsum(torch.bincount(targets, minlength=self.shape[0]), 0, out=row_starts[1:])
-        return torch.sparse_csr_tensor(
-            row_starts, sources, torch.ones_like(sources, dtype=self.values.dtype), self.shape
-        )
+        ones = torch.ones_like(sources, dtype=self.values.dtype)
+        return torch.sparse_csr_tensor(index2ptr(targets, self.shape[0]), sources, ones, self.shape)
 
     @cached_property
     def mirror(self) -> Tensor:
@@ -115,8 +113,7 @@ class SparseMatrix:
         if self.symmetric:
             return self.csr
         order = torch.argsort(self.columns, stable=True)
-        row_starts = self.row_starts.new_zeros(self.shape[1] + 1)
-        torch.cumsum(torch.bincount(self.columns, minlength=self.shape[1]), 0, out=row_starts[1:])
+        row_starts = index2ptr(self.columns[order].to(self.row_starts.dtype), self.shape[1])
         shape = (self.shape[1], self.shape[0])
         return SparseMatrix(row_starts, self.rows[order], self.values[order], shape).csr
 
