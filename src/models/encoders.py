@@ -17,6 +17,7 @@ from src.ops.activation import activated_product, prelu
 from src.ops.blocks import MappedMatrix, matrix_product
 from src.ops.corruption import permute_rows
 from src.ops.diffusion import Diffusion
+from src.ops.discriminate import has_kernels
 from src.ops.groups import Activations, Group, products
 from src.ops.groupwise import SeparateGroup
 from src.ops.memory import empty
@@ -144,10 +145,11 @@ class GCNLayer(nn.Module):
     ) -> Sequence[Tensor | Group]:
         """Return the layer's output in groups of rows, where ``products`` of the same arguments are A^hops X W.
 
-        It is not computed yet where that may save work: on the CPU, with an activation that is a PReLU.
+        It is not computed yet where that may save work: with an activation that is a PReLU, and kernels for the device.
         """
-        slope = self.slope
-        if slope is None or isinstance(operator, Diffusion) or dense.device.type != "cpu":
+        slope, device = self.slope, dense.device.type
+        has_kernel = has_kernels(device) if isinstance(operator, SparseMatrix) else device == "cpu"
+        if slope is None or isinstance(operator, Diffusion) or not has_kernel:
             return [self.activate(product) for product in products(operator, dense, number, permutation)]
         return Activations(operator, dense, self.bias, slope, number, permutation).groups
 

@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from src.ops import kernels
 from src.ops.activation import prelu
-from src.ops.corruption import inverse_permutation, permute_rows
+from src.ops.corruption import permute_rows
 from src.ops.diffusion import Diffusion
-from src.ops.memory import empty
+from src.ops.discriminate import discriminate, discriminate_backward
 from src.ops.sparse import SparseMatrix, threads
 
 
@@ -42,8 +41,8 @@ class Activations:
     its transpose: of the activations nothing is kept but whether each is above 0. With a dense S, S Z is made and kept.
 
     Args:
-        matrix, dense, number, permutation: S on the CPU, Z, and what else ``products`` takes. A permutation needs a
-            sparse S.
+        matrix, dense, number, permutation: What ``products`` takes. A dense S must be on the CPU, and a sparse one on a
+            device that has kernels (``src.ops.discriminate``). A permutation needs a sparse S.
         bias: b, shape (D',).
         slope: Of the PReLU, shape (1,).
     """
@@ -112,10 +111,7 @@ class _SparseLogits(torch.autograd.Function):
         vector: Tensor,
     ) -> Tensor:
         dense, bias, slope, vector = (x.to(matrix.values.dtype).contiguous() for x in (dense, bias, slope, vector))
-        num_rows = matrix.shape[0] * (1 if permutation is None else 2)
-        above, logits = empty(num_rows, len(vector), torch.uint8), dense.new_empty(num_rows)
-        arrays = (x.detach().numpy() for x in (dense, bias, slope, vector, above, logits))
-        kernels.discriminate(*matrix.compressed_rows, as_order(permutation, matrix), *arrays, threads())
+        above, logits = discriminate(matrix, permutation, dense, bias, slope, vector)
         ctx.save_for_backward(dense, bias, slope, vector, above)
         ctx.matrix, ctx.permutation = matrix, permutation
         return logits
@@ -123,22 +119,14 @@ class _SparseLogits(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor, Tensor]:
         dense, bias, slope, vector, above = ctx.saved_tensors
-        gradient, dense_gradient = gradients[0].contiguous(), empty(len(dense), dense.shape[1], dense.dtype)
-        inverse = as_order(None if ctx.permutation is None else inverse_permutation(ctx.permutation), ctx.matrix)
-        sums = dense.new_zeros(3, threads(), len(vector))
-        arrays = (x.detach().numpy() for x in (dense, slope, vector, above, gradient, dense_gradient, *sums))
-        kernels.discriminate_backward(*ctx.matrix.compressed_columns, inverse, *arrays, threads())
-        weighted, below, kept = sums.sum(dim=1)
+        gradient = gradients[0].contiguous()
+        dense_gradient, (weighted, below, kept) = discriminate_backward(
+            ctx.matrix, ctx.permutation, dense, slope, vector, above, gradient
+        )
         total = gradient.sum()
         bias_share = slope * total + (1 - slope) * kept  # sum_i c_i D_ik
         slope_gradient = vector @ (below + bias * (total - kept))
         return None, None, dense_gradient, vector * bias_share, slope_gradient.view(1), weighted + bias * bias_share
-
-
-def as_order(permutation: Tensor | None, matrix: SparseMatrix) -> np.ndarray:
-    """Return a permutation as the kernels take it, with indices as wide as the matrix's, and an empty one for None."""
-    dtype = matrix.compressed_rows.columns.dtype
-    return np.empty(0, dtype) if permutation is None else permutation.numpy().astype(dtype)
 
 
 class _DenseLogits(torch.autograd.Function):

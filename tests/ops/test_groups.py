@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import prelu
 
-from src.ops import groups
+from src.ops import discriminate, groups
 from src.ops.groups import Activations
 from src.ops.propagation import normalised_adjacency
 from src.ops.sparse import SparseMatrix, to_dense
@@ -16,7 +16,8 @@ from src.ops.sparse import SparseMatrix, to_dense
 
 @pytest.fixture(params=[1, 2, 3], autouse=True)
 def num_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "threads", lambda: request.param)
+    for module in (discriminate, groups):
+        monkeypatch.setattr(module, "threads", lambda: request.param)
 
 
 @given(st.integers(1, 70), st.integers(1, 9), st.integers(1, 6), st.sampled_from([0.1, 0.5, 1.0]), st.integers(0, 999))
