@@ -8,8 +8,9 @@ import logging
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numba.core.event
 import numpy as np
@@ -21,7 +22,9 @@ from tqdm.auto import tqdm
 from src.data import GraphDataModule
 from src.evaluation.probe import LinearProbe
 from src.models import Method
-from src.ops.checks import check_range
+from src.models.discriminator import GroupDiscriminator
+from src.models.encoders import GCNLayer, PyGEncoder
+from src.ops.checks import check_choice, check_range
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +65,25 @@ class Progress(pl.Callback):
 
 
 class Compilation(numba.core.event.Listener):
-    """Seconds that numba compiles kernels, which it does once in a copy of the project, and a line that says so."""
+    """Seconds that numba compiles kernels, which it does once in a copy of the project, and a line that says so.
+
+    Where ``Compile`` is among the callbacks, those of ``torch.compile`` too.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.depth = 0  # a kernel may need another
+
+    @contextlib.contextmanager
+    def listen(self) -> Iterator[None]:
+        """Count what is compiled in this context."""
+        compiler = torch._dynamo.callback.callback_handler
+        compiler.register_start_callback(self.on_start)
+        compiler.register_end_callback(self.on_end)
+        with numba.core.event.install_listener("numba:compile", self):
+            yield
+        compiler.remove_start_callback(self.on_start)
+        compiler.remove_end_callback(self.on_end)
 
     def on_start(self, event: Any) -> None:
         if self.depth == 0:
@@ -95,7 +112,7 @@ class StepTimer(pl.Callback):
         return time.perf_counter() - self.fit_started - self.paused_seconds - self.compilation.seconds
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.listening.enter_context(numba.core.event.install_listener("numba:compile", self.compilation))
+        self.listening.enter_context(self.compilation.listen())
         self.fit_started = time.perf_counter()
 
     def on_train_batch_start(
@@ -129,6 +146,40 @@ class StepTimer(pl.Callback):
         names = ("steps", "fit_seconds", "step_ms_median", "online_probe_seconds", "compile_seconds")
         measured = {name: trainer.callback_metrics[name].item() for name in names if name in trainer.callback_metrics}
         return {"fit_seconds": 0.0, "step_ms_median": None} | measured
+
+
+class Compile(pl.Callback):
+    """``torch.compile`` of what is plain PyTorch in a model, while it trains. Without a compiler, a line says so.
+
+    That is PyG's convolutions, heads that are not linear, and activations between layers, unless kernels make them.
+
+    Args:
+        mode: Of ``torch.compile``.
+    """
+
+    PARTS: ClassVar[dict[type, str]] = {PyGEncoder: "forward", GCNLayer: "activate", GroupDiscriminator: "plain"}
+
+    def __init__(self, mode: str) -> None:
+        check_choice("callbacks.compile.mode", mode, ["default", "reduce-overhead", "max-autotune"])
+        self.mode = mode
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.compiled: list[tuple[torch.nn.Module, str]] = []
+        try:
+            torch.compile(torch.neg)(torch.ones(8, device=pl_module.device))
+        except (torch._dynamo.exc.TorchDynamoException, RuntimeError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            log.warning("callbacks.compile: nothing is compiled, since torch.compile fails here: %s", reason)
+            return
+        for module in pl_module.modules():
+            for kind, method in self.PARTS.items():
+                if isinstance(module, kind):
+                    setattr(module, method, torch.compile(getattr(module, method), mode=self.mode))
+                    self.compiled.append((module, method))
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for module, method in self.compiled:  # embedding, without gradients, would be compiled anew
+            delattr(module, method)
 
 
 class Checkpoint(pl.callbacks.ModelCheckpoint):
