@@ -1,9 +1,8 @@
-"""Encoders: from a graph to one vector for each node."""
+"""Graph convolutions on the adjacency, with a cheaper road to both groups."""
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
@@ -11,9 +10,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from torch_geometric.nn import MLP, GATConv, GINConv, SAGEConv
 
-from src.ops.activation import activated_product, prelu
+from src.models.encoders.base import ACTIVATIONS, Embeddings, Encoder
+from src.ops.activation import activated_product
 from src.ops.blocks import MappedMatrix, matrix_product
 from src.ops.corruption import permute_rows
 from src.ops.diffusion import Diffusion
@@ -22,72 +21,7 @@ from src.ops.groups import Activations, Group, products
 from src.ops.groupwise import SeparateGroup
 from src.ops.memory import empty
 from src.ops.propagation import graph_power, propagate_rows, receptive_field
-from src.ops.sparse import SparseMatrix, to_dense
-
-
-class PReLU(nn.PReLU):
-    """PReLU with one slope, at first 0.25, and a gradient several times cheaper than PyTorch's own."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return prelu(x, self.weight)
-
-
-Embeddings = Tensor | Group | SeparateGroup
-"""Of one group, shape (B, D'): made, or not made before it is known what for (see ``src.ops``: groups, groupwise)."""
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "prelu": PReLU,
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "sigmoid": nn.Sigmoid,
-}
-
-
-class Encoder(nn.Module, ABC):
-    """From features and a graph to one vector for each node.
-
-    Args:
-        num_features: D.
-        hidden_dim: D', the width of every layer.
-        num_layers: 1 or more.
-        activation: After every layer, a key of ``ACTIVATIONS``.
-    """
-
-    def __init__(self, num_features: int, hidden_dim: int, num_layers: int, activation: str) -> None:
-        super().__init__()
-        self.num_layers = num_layers
-
-    @abstractmethod
-    def forward(self, features: Tensor | SparseMatrix, adjacency: SparseMatrix | Diffusion) -> Tensor:
-        """Return the embeddings of all nodes, shape (N, D'), from features (N, D) and adjacency (N, N)."""
-
-    def both_groups(
-        self,
-        features: Tensor | SparseMatrix,
-        adjacency: SparseMatrix | Diffusion,
-        permutation: Tensor,
-        kept_columns: Tensor | None = None,
-        targets: Tensor | None = None,
-    ) -> tuple[Embeddings, Embeddings]:
-        """Return the embeddings of the graph and of its corrupted copy: here by a plain pass over all nodes for each.
-
-        Args:
-            features: X, shape (N, D).
-            adjacency: A, or a diffusion of it, shape (N, N).
-            permutation: Order of the features in the corrupted copy, int64, shape (N,).
-            kept_columns: Mask over the feature columns, shape (D,); None keeps all.
-            targets: Nodes to embed, int64, shape (B,); None for all.
-
-        Returns:
-            Positive and negative group, each of shape (B, D').
-        """
-        x = to_dense(features) if kept_columns is None else to_dense(features) * kept_columns
-        nodes, size = (slice(None), len(x)) if targets is None else (targets, len(targets))
-        parameters = tuple(self.parameters())
-        return (
-            SeparateGroup(lambda x: self(x, adjacency)[nodes], x, parameters, size),
-            SeparateGroup(lambda x: self(x[permutation], adjacency)[nodes], x, parameters, size),
-        )
+from src.ops.sparse import SparseMatrix
 
 
 class GCNLayer(nn.Module):
@@ -268,69 +202,3 @@ class SGC(GCN):
         super().__init__(num_features, hidden_dim, 1, activation)
         self.num_layers = num_layers
         self._stack[0].hops = num_layers
-
-
-class PyGEncoder(Encoder):
-    """A stack of one of PyG's convolutions. It sees which nodes are joined, not the weights of the edges.
-
-    What sums over neighbours is given a matrix, which saves PyG a row of features for each edge: a step of SAGE on
-    Computers takes 0.9 instead of 4.2 s. Not under autocast, since half-precise products with it do not exist.
-    """
-
-    sums = True
-
-    def __init__(self, num_features: int, hidden_dim: int, num_layers: int, activation: str) -> None:
-        super().__init__(num_features, hidden_dim, num_layers, activation)
-        widths = [num_features] + [hidden_dim] * num_layers
-        self.convolutions = nn.ModuleList(self.convolution(a, b) for a, b in itertools.pairwise(widths))
-        self.activations = nn.ModuleList(ACTIVATIONS[activation]() for _ in range(num_layers))
-
-    @staticmethod
-    @abstractmethod
-    def convolution(in_dim: int, out_dim: int) -> nn.Module:
-        """Return one layer, without activation."""
-
-    def forward(self, features: Tensor | SparseMatrix, adjacency: SparseMatrix | Diffusion) -> Tensor:
-        if isinstance(adjacency, Diffusion):
-            raise ValueError(
-                f"{type(self).__name__} needs edges, and a matrix-free diffusion has none: set model.top_k=32, or "
-                "model.encoder=gcn or sgc"
-            )
-        x = to_dense(features)
-        as_matrix = self.sums and not torch.is_autocast_enabled(x.device.type)
-        edges = adjacency.edge_matrix if as_matrix else adjacency.edge_index
-        for convolution, activation in zip(self.convolutions, self.activations, strict=True):
-            x = activation(convolution(x, edges))
-        return x
-
-
-class GAT(PyGEncoder):
-    """Attention over the neighbours, Veličković et al. (2018), with one head."""
-
-    sums = False
-
-    @staticmethod
-    def convolution(in_dim: int, out_dim: int) -> nn.Module:
-        return GATConv(in_dim, out_dim)
-
-
-class SAGE(PyGEncoder):
-    """The mean of the neighbours beside the node itself, Hamilton et al. (2017)."""
-
-    @staticmethod
-    def convolution(in_dim: int, out_dim: int) -> nn.Module:
-        return SAGEConv(in_dim, out_dim)
-
-
-class GIN(PyGEncoder):
-    """The sum of a node and its neighbours through two linear layers, Xu et al. (2019).
-
-    Without batch normalisation: it would tell the two groups apart by their statistics.
-    """
-
-    @staticmethod
-    def convolution(in_dim: int, out_dim: int) -> nn.Module:
-        return GINConv(MLP([in_dim, out_dim, out_dim], norm=None))
-
-
-ENCODERS: dict[str, type[Encoder]] = {"gcn": GCN, "gat": GAT, "sage": SAGE, "gin": GIN, "sgc": SGC}
