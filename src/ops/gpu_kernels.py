@@ -78,7 +78,7 @@ def _discriminate_backward(
     inside = k < width
     low, v = tl.load(slope), tl.load(vector + k, inside, 0)
     weighted_sum, below_sum, kept_sum = tl.zeros_like(v), tl.zeros_like(v), tl.zeros_like(v)
-    second = num_logits // 2
+    second = tl.full((), num_logits // 2, tl.int64)  # times the width it may take 64 bits
     for j in range(program, num_rows, programs):
         row, total = tl.zeros_like(v), tl.zeros_like(low)
         row, total = _add_masks(
