@@ -80,10 +80,12 @@ class Compilation(numba.core.event.Listener):
         compiler = torch._dynamo.callback.callback_handler
         compiler.register_start_callback(self.on_start)
         compiler.register_end_callback(self.on_end)
-        with numba.core.event.install_listener("numba:compile", self):
-            yield
-        compiler.remove_start_callback(self.on_start)
-        compiler.remove_end_callback(self.on_end)
+        try:
+            with numba.core.event.install_listener("numba:compile", self):
+                yield
+        finally:
+            compiler.remove_start_callback(self.on_start)
+            compiler.remove_end_callback(self.on_end)
 
     def on_start(self, event: Any) -> None:
         if self.depth == 0:

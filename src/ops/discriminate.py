@@ -39,15 +39,12 @@ def discriminate(
     Returns:
         0 or 1 as uint8, shape (M, D'), and logits, shape (M,); with a permutation, of 2 M rows.
     """
-    num_rows = matrix.shape[0] * (1 if permutation is None else 2)
-    logits = dense.new_empty(num_rows)
     if dense.device.type != "cpu":
         from src.ops import gpu_kernels
 
-        above = torch.empty(num_rows, len(vector), dtype=torch.uint8, device=dense.device)
-        gpu_kernels.discriminate(matrix, permutation, dense, bias, slope, vector, above, logits)
-        return above, logits
-    above = empty(num_rows, len(vector), torch.uint8)
+        return gpu_kernels.discriminate(matrix, permutation, dense, bias, slope, vector)
+    num_rows = matrix.shape[0] * (1 if permutation is None else 2)
+    above, logits = empty(num_rows, len(vector), torch.uint8), dense.new_empty(num_rows)
     arrays = (x.detach().numpy() for x in (dense, bias, slope, vector, above, logits))
     kernels.discriminate(*matrix.compressed_rows, _as_order(permutation, matrix), *arrays, threads())
     return above, logits

@@ -113,22 +113,19 @@ def _discriminate_backward(
 
 
 def discriminate(
-    matrix: SparseMatrix,
-    permutation: Tensor | None,
-    dense: Tensor,
-    bias: Tensor,
-    slope: Tensor,
-    vector: Tensor,
-    above: Tensor,
-    logits: Tensor,
-) -> None:
-    """Fill in what ``src.ops.discriminate.discriminate`` returns, and says what is given."""
+    matrix: SparseMatrix, permutation: Tensor | None, dense: Tensor, bias: Tensor, slope: Tensor, vector: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what ``src.ops.discriminate.discriminate`` does."""
+    groups = 1 if permutation is None else 2
+    above = dense.new_empty(groups * matrix.shape[0], len(vector), dtype=torch.uint8)
+    logits = dense.new_empty(len(above))
     order = matrix.columns if permutation is None else permutation
     with torch.cuda.device_of(dense):
-        _discriminate[matrix.shape[0], 1 if permutation is None else 2](
+        _discriminate[matrix.shape[0], groups](
             matrix.row_starts, matrix.columns, matrix.values, order, dense, bias, slope, vector, above, logits,
             matrix.shape[0], len(vector), BLOCK=_block(vector),
         )  # fmt: skip
+    return above, logits
 
 
 def discriminate_backward(

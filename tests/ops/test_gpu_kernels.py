@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHARED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from src.ops.corruption import inverse_permutation
 from src.ops.discriminate import discriminate, discriminate_backward
 from src.ops.propagation import normalised_adjacency
 from src.ops.sparse import SparseMatrix
+from tests.conftest import SHARED
 
 triton = pytest.importorskip("triton", reason="needs Triton: pip install triton (no GPU)")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -61,8 +61,7 @@ def compare(
     matrix, permutation, dense, bias, slope, vector, gradient = map(
         on_device, (matrix, permutation, dense, bias, slope, vector, gradient)
     )
-    found_above, found_logits = torch.full_like(above, 9, device=DEVICE), torch.full_like(logits, 9, device=DEVICE)
-    gpu_kernels.discriminate(matrix, permutation, dense, bias, slope, vector, found_above, found_logits)
+    found_above, found_logits = gpu_kernels.discriminate(matrix, permutation, dense, bias, slope, vector)
     inverse = None if permutation is None else inverse_permutation(permutation)
     found = gpu_kernels.discriminate_backward(matrix, inverse, dense, slope, vector, found_above, gradient)
     for one, other in zip((found_above, found_logits, *found), (above, logits, dense_gradient, sums), strict=True):

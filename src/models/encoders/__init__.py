@@ -4,6 +4,6 @@ from src.models.encoders.base import ACTIVATIONS, Embeddings, Encoder
 from src.models.encoders.gcn import GCN, SGC, GCNLayer
 from src.models.encoders.pyg import GAT, GIN, SAGE, PyGEncoder
 
-__all__ = ["ACTIVATIONS", "ENCODERS", "GCN", "Embeddings", "Encoder", "GCNLayer", "PyGEncoder"]
+__all__ = ["ACTIVATIONS", "ENCODERS", "GCN", "SGC", "Embeddings", "Encoder", "GCNLayer", "PyGEncoder"]
 
 ENCODERS: dict[str, type[Encoder]] = {"gcn": GCN, "gat": GAT, "sage": SAGE, "gin": GIN, "sgc": SGC}
